@@ -9,6 +9,10 @@ use std::fmt;
 
 use super::{Hardware, Lanes, Link, LinkKind, NodeId, NodeKind};
 
+/// More nodes or links than a machine has for which plans are made; what every reader accepts, the text form has too.
+pub(super) const NODES_MAX: usize = 1 << 17;
+pub(super) const LINKS_MAX: usize = 1 << 19;
+
 /// More links side by side than any device has.
 const COUNT_MAX: u32 = 1024;
 
@@ -35,12 +39,13 @@ impl Error for Fault {}
 const MIXED: &str = "the source may mix two hosts: give each host its own file, or its own host_hash";
 
 impl Hardware {
-    /// Checks names, identities, the tree and the ends of links.
+    /// Checks sizes, names, identities, the tree and the ends of links.
     ///
     /// # Errors
     ///
     /// The first [`Fault`] in the order of nodes and links.
     pub fn check(&self) -> Result<(), Fault> {
+        room(self.nodes().len(), self.links().len())?;
         let mut names = BTreeMap::new();
         for (id, node) in self.iter() {
             let is_word =
@@ -197,6 +202,17 @@ impl Hardware {
         }
         Ok(())
     }
+}
+
+/// Whether a machine may have as many nodes and links: a caller asks before it makes them.
+pub(super) fn room(nodes: usize, links: usize) -> Result<(), Fault> {
+    for (count, most, what) in [(nodes, NODES_MAX, "nodes"), (links, LINKS_MAX, "links")] {
+        if count > most {
+            let reason = format!("{count} {what} are more than the {most} that a machine may have");
+            return fault([], reason, "describe fewer hosts, or fewer devices of each");
+        }
+    }
+    Ok(())
 }
 
 fn check_numbers(link: &Link) -> Result<(), Fault> {

@@ -6,6 +6,7 @@
 use std::error::Error;
 use std::fmt;
 
+use super::check::room;
 use super::{Hardware, Link, LinkKind, NodeId, NodeKind};
 
 /// A network between hosts.
@@ -49,12 +50,21 @@ impl Hardware {
     ///
     /// # Errors
     ///
-    /// [`NoNetwork`] where there is no box, or one of several has no port that a plan may use.
+    /// [`NoNetwork`] where there is no box, one of several has no port that a plan may use, or all have more nodes or links
+    /// than a machine may have.
     pub fn compose(boxes: &[&Hardware], network: Network) -> Result<Hardware, NoNetwork> {
         let fault = |reason: String| Err(NoNetwork { reason });
         if boxes.is_empty() {
             return fault("there is no box; give one at least".into());
         }
+        let fits = |nodes: usize, links: usize| {
+            room(nodes, links).map_err(|fault| NoNetwork { reason: fault.to_string() })
+        };
+        // The sizes are compared before anything is copied.
+        fits(
+            boxes.iter().map(|each| each.nodes().len()).sum(),
+            boxes.iter().map(|each| each.links().len()).sum(),
+        )?;
         let mut whole = Hardware::new(format!("{}:{}", boxes[0].name, boxes.len()));
         let mut ends: Vec<Vec<NodeId>> = Vec::new();
         for (number, each) in boxes.iter().enumerate() {
@@ -86,6 +96,7 @@ impl Hardware {
             ));
         }
         whole.join_ends(&ends, network);
+        fits(whole.nodes().len(), whole.links().len())?;
         Ok(whole)
     }
 

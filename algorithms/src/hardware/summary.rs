@@ -163,16 +163,19 @@ impl Hardware {
         let newest = all.iter().filter_map(|lanes| lanes.generation).max();
         for &id in &gpus {
             let Some((now, _)) = lanes(id) else { continue };
-            let title = self.title(id);
             if let (Some(width), Some(widest)) =
                 (now.width, widest.filter(|widest| now.width < Some(*widest)))
             {
-                warnings.push(format!("{title} is at PCIe x{width}, its siblings at x{widest}"));
+                add(warnings, || {
+                    format!("{} is at PCIe x{width}, its siblings at x{widest}", self.title(id))
+                });
             }
             if let (Some(own), Some(newest)) =
                 (now.generation, newest.filter(|newest| now.generation < Some(*newest)))
             {
-                warnings.push(format!("{title} is at PCIe generation {own}, its siblings at {newest}"));
+                add(warnings, || {
+                    format!("{} is at PCIe generation {own}, its siblings at {newest}", self.title(id))
+                });
             }
         }
         for (id, node) in self.iter() {
@@ -180,14 +183,16 @@ impl Hardware {
             let less =
                 |now: Option<u8>, best: Option<u8>| now.zip(best).is_some_and(|(now, best)| now < best);
             if less(now.width, best.width) || less(now.generation, best.generation) {
-                let name = match node.kind {
-                    NodeKind::Bridge(_) => {
-                        node.kind.pci().and_then(|pci| pci.bus).map(|bus| format!("the switch {bus}"))
-                    }
-                    _ => Some(self.title(id)),
-                };
-                let name = name.unwrap_or_else(|| node.name.clone());
-                warnings.push(format!("{name} runs at {}, and could at {}", words(now), words(best)));
+                add(warnings, || {
+                    let name = match node.kind {
+                        NodeKind::Bridge(_) => {
+                            node.kind.pci().and_then(|pci| pci.bus).map(|bus| format!("the switch {bus}"))
+                        }
+                        _ => Some(self.title(id)),
+                    };
+                    let name = name.unwrap_or_else(|| node.name.clone());
+                    format!("{name} runs at {}, and could at {}", words(now), words(best))
+                });
             }
         }
         self.warn_of_uplinks(warnings);
@@ -211,9 +216,11 @@ impl Hardware {
             let (switches, are, them) =
                 if names.len() == 1 { ("the switch", "is", "it") } else { ("the switches", "are", "them") };
             let names = names.join(", ");
-            warnings.push(format!(
-                "{switches} {names} {are} linked up at {up} GB/s, and a device below {them} at {down}"
-            ));
+            add(warnings, || {
+                format!(
+                    "{switches} {names} {are} linked up at {up} GB/s, and a device below {them} at {down}"
+                )
+            });
         }
     }
 
@@ -260,13 +267,14 @@ impl Hardware {
             });
             counts.insert((self.node(gpu).host, gpu), links.fold(0, u32::saturating_add));
         }
-        let hosts: BTreeSet<Option<NodeId>> = counts.keys().map(|(host, _)| *host).collect();
-        for host in hosts {
-            let most = counts.iter().filter(|((of, _), _)| *of == host).map(|(_, count)| *count).max();
-            for ((_, gpu), count) in counts.iter().filter(|((of, _), _)| *of == host) {
-                if let Some(most) = most.filter(|most| count < most) {
-                    warnings.push(format!("{} has {count} NVLinks, its siblings {most}", self.title(*gpu)));
-                }
+        let mut most: BTreeMap<Option<NodeId>, u32> = BTreeMap::new();
+        for ((host, _), count) in &counts {
+            let most = most.entry(*host).or_default();
+            *most = (*most).max(*count);
+        }
+        for ((host, gpu), count) in &counts {
+            if let Some(most) = most.get(host).filter(|most| count < most) {
+                add(warnings, || format!("{} has {count} NVLinks, its siblings {most}", self.title(*gpu)));
             }
         }
     }

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::{Note, Place, ReadError};
+use crate::hardware::check::room;
 use crate::hardware::{Hardware, LinkKind, NodeId, NodeKind};
 
 /// More notes are of no use to a reader of them.
@@ -54,6 +55,13 @@ impl<'a> Draft<'a> {
         self.place.error(line, reason, remedy)
     }
 
+    /// Whether there is room for all nodes so far, and for `links` links in all.
+    pub(super) fn room(&self, links: usize) -> Result<(), ReadError> {
+        let line = self.lines.last().copied().unwrap_or(1);
+        let nodes = self.hardware.nodes().len();
+        room(nodes, links).map_err(|fault| self.place.error(line, fault.reason, &fault.remedy))
+    }
+
     /// Every two NUMA domains of a host joined, where they are not yet (NCCL's `ncclTopoConnectCpus`).
     pub(super) fn join_sockets(&mut self) -> Result<(), ReadError> {
         let mut of_hosts: BTreeMap<Option<NodeId>, Vec<NodeId>> = BTreeMap::new();
@@ -62,7 +70,6 @@ impl<'a> Draft<'a> {
                 of_hosts.entry(node.host).or_default().push(id);
             }
         }
-        // Every two are a link: their number is bounded before they are made.
         if let Some(many) = of_hosts.values().find(|numas| numas.len() > NUMAS_MAX) {
             let reason = format!("{} NUMA domains on one host", many.len());
             return Err(self.error(self.line(many[NUMAS_MAX]), reason, "no host has more than 256"));
@@ -78,6 +85,9 @@ impl<'a> Draft<'a> {
         let sockets =
             self.hardware.links().iter().filter(|link| matches!(link.kind, LinkKind::Socket { .. }));
         let joined: BTreeSet<(NodeId, NodeId)> = sockets.map(|link| (link.from, link.to)).collect();
+        // 1024 hosts of 256 domains have more links than memory: their number is bounded before the first is made.
+        let pairs: usize = of_hosts.values().map(|numas| numas.len() * (numas.len() - 1) / 2).sum();
+        self.room(self.hardware.links().len() + pairs.saturating_sub(joined.len()))?;
         for numas in of_hosts.values() {
             for (at, &one) in numas.iter().enumerate() {
                 for &other in numas[at + 1..].iter().filter(|other| !joined.contains(&(one, **other))) {

@@ -132,7 +132,7 @@ pub(super) fn read(text: &str) -> Result<(Graphs, Vec<Note>), ReadError> {
         return Err(place.error(xml::line(&place, root), reason, "NCCL writes version 1"));
     }
     let mut notes = Vec::new();
-    let mut graphs = Graphs::default();
+    let (mut graphs, mut ids) = (Graphs::default(), BTreeSet::new());
     for element in root.children().filter(Element::is_element) {
         let line = xml::line(&place, element);
         if !element.has_tag_name("graph") {
@@ -141,7 +141,7 @@ pub(super) fn read(text: &str) -> Result<(Graphs, Vec<Note>), ReadError> {
             continue;
         }
         let graph = reader.graph(element)?;
-        if graphs.graphs.iter().any(|known| known.id == graph.id) {
+        if !ids.insert(graph.id) {
             let reason = format!("there are two graphs with the id {}", graph.id);
             return Err(place.error(line, reason, "keep one of them"));
         }

@@ -118,8 +118,8 @@ fn objects<'a, 'input>(root: Element<'a, 'input>, place: &Place) -> Vec<Object<'
 }
 
 impl Reader<'_, '_, '_> {
-    /// The processor of an object: what the package around it, or in it, says.
-    fn processor(&self, at: usize, arch: Option<&str>) -> Processor {
+    /// The processor of an object: what the package around it, or in it, says. `packages` are all packages with the first of their CPUs.
+    fn processor(&self, at: usize, arch: Option<&str>, packages: &[(usize, u32)]) -> Processor {
         let mut around = Some(at);
         let mut package = None;
         while let Some(index) = around {
@@ -130,12 +130,9 @@ impl Reader<'_, '_, '_> {
             around = self.objects[index].above;
         }
         let cpus = self.objects[at].cpus();
-        let shares = |object: &&Object<'_, '_>| {
-            let first = object.cpus().and_then(|cpus| cpus.iter().next());
-            matches!(object.kind(), "Package" | "Socket")
-                && first.is_some_and(|first| cpus.as_ref().is_some_and(|cpus| cpus.contains(first)))
-        };
-        let package = package.or_else(|| self.objects.iter().find(shares));
+        let shares = |(_, first): &&(usize, u32)| cpus.as_ref().is_some_and(|cpus| cpus.contains(*first));
+        let package =
+            package.or_else(|| packages.iter().find(shares).map(|(index, _)| &self.objects[*index]));
         let info = |name: &str| package.and_then(|package| package.info(name)).map(str::to_owned);
         let number = |name: &str| info(name).and_then(|value| value.parse().ok());
         let arch = arch.map(|arch| match arch {
@@ -154,6 +151,12 @@ impl Reader<'_, '_, '_> {
             .find(|child| child.has_tag_name("info") && child.attribute("name") == Some("Architecture"));
         let arch = of_root.and_then(|info| info.attribute("value")).or(self.objects[0].info("Architecture"));
         let arch = arch.map(str::to_owned);
+        // Sets of CPUs are long: each is read once.
+        let packages: Vec<(usize, u32)> = (0..)
+            .zip(&self.objects)
+            .filter(|(_, object)| matches!(object.kind(), "Package" | "Socket"))
+            .filter_map(|(at, object)| Some((at, object.cpus()?.iter().next()?)))
+            .collect();
         for at in 0..self.objects.len() {
             let object = &self.objects[at];
             if object.kind() != "NUMANode" {
@@ -167,7 +170,7 @@ impl Reader<'_, '_, '_> {
             let numa = Numa {
                 number: number("os_index")?.and_then(|number| u32::try_from(number).ok()),
                 cpus: object.cpus(),
-                processor: self.processor(at, arch.as_deref()),
+                processor: self.processor(at, arch.as_deref(), &packages),
                 memory_bytes: number("local_memory")?.filter(|bytes| *bytes > 0),
             };
             let index = number("gp_index")?;
@@ -180,7 +183,7 @@ impl Reader<'_, '_, '_> {
             // Version 1 has none where all memory is alike.
             let machine = &self.objects[0];
             let memory_bytes = machine.get("local_memory").and_then(|bytes| bytes.parse().ok());
-            let processor = self.processor(0, arch.as_deref());
+            let processor = self.processor(0, arch.as_deref(), &packages);
             let numa = Numa { number: Some(0), cpus: machine.cpus(), processor, memory_bytes };
             let (line, above) = (machine.line, (self.host, LinkKind::Local));
             let id = self.draft.add(line, Some(above), NodeKind::Numa(numa));
@@ -216,7 +219,7 @@ impl Reader<'_, '_, '_> {
                 Some(level) => object.cache_level() == Some(level),
                 None => matches!(object.kind(), "Package" | "Socket"),
             };
-            let Some(cpus) = object.cpus().filter(|_| wanted) else { continue };
+            let Some(cpus) = wanted.then(|| object.cpus()).flatten() else { continue };
             let cache_bytes =
                 object.get("cache_size").and_then(|bytes| bytes.parse().ok()).filter(|bytes| *bytes > 0);
             let numa = cpus.iter().next().and_then(|cpu| self.numa_with(cpu));

@@ -25,6 +25,7 @@ pub(super) fn read(reader: &mut Reader<'_, '_, '_>) -> Result<(), ReadError> {
     let wanted = wanted(reader);
     let mut hangers: BTreeMap<usize, Hanger> = BTreeMap::new();
     for (at, _) in wanted.into_iter().enumerate().filter(|(_, wanted)| *wanted) {
+        reader.draft.room(0)?;
         let above = reader.objects[at].above.and_then(|above| hangers.get(&above).copied());
         let above = match above {
             Some(above) => above,

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use roxmltree::Node as Element;
 
-use super::draft::Draft;
+use super::draft::{Draft, NUMAS_MAX};
 use super::error::{Format, Note, Place, ReadError};
 use super::{nccl_links, xml};
 use crate::hardware::{
@@ -76,8 +76,8 @@ pub(super) enum WireKind {
 
 struct Reader<'a> {
     draft: Draft<'a>,
-    /// Per `host_hash` the node.
-    hosts: BTreeMap<Option<String>, NodeId>,
+    /// Per `host_hash` the node, and how many NUMA domains it has so far.
+    hosts: BTreeMap<Option<String>, (NodeId, usize)>,
     links: Vec<Wire>,
     /// The GPUs whose `gpu` element was read.
     described: BTreeSet<NodeId>,
@@ -106,6 +106,7 @@ impl Reader<'_> {
         }
         let mut waiting: Vec<_> = children(root, Inside::System).collect();
         while let Some((element, inside)) = waiting.pop() {
+            self.draft.room(self.links.len())?;
             if let Some(within) = self.element(element, inside)? {
                 waiting.extend(children(element, within));
             }
@@ -164,15 +165,17 @@ impl Reader<'_> {
 
     fn cpu(&mut self, line: u32, mut attributes: Attributes) -> Result<NodeId, ReadError> {
         let hash = attributes.remove("host_hash").map(|hash| hash.trim().to_ascii_lowercase());
-        let host = match self.hosts.get(&hash) {
-            Some(host) => *host,
-            None => {
-                let host = NodeKind::Host(Host { hash: hash.clone(), model: None });
-                let host = self.draft.add(line, None, host);
-                self.hosts.insert(hash, host);
-                host
-            }
-        };
+        let (host, numas) = self.hosts.entry(hash).or_insert_with_key(|hash| {
+            let host = NodeKind::Host(Host { hash: hash.clone(), model: None });
+            (self.draft.add(line, None, host), 0)
+        });
+        *numas += 1;
+        let (host, numas) = (*host, *numas);
+        // Walks up the tree end in a host, whose links they pass: their number is bounded while the file is read.
+        if numas > NUMAS_MAX {
+            let reason = format!("{numas} NUMA domains on one host");
+            return Err(self.draft.error(line, reason, "no host has more than 256"));
+        }
         let number = self.number(line, &mut attributes, "numaid")?;
         let mask = attributes.remove("affinity").filter(|mask| !mask.trim().is_empty());
         let wrong = |mask: &str| {
@@ -423,8 +426,8 @@ pub(super) fn pcie_generation(speed: &str) -> Option<u8> {
     }
 }
 
-/// Nanoseconds of a decimal number of microseconds.
+/// Nanoseconds of a decimal number of microseconds; as in the text form, 32 bits hold them.
 pub(super) fn microseconds(text: &str) -> Option<u64> {
     let value: f64 = text.trim().parse().ok()?;
-    (0.0..1e9).contains(&value).then(|| (value * 1e3).round() as u64)
+    (0.0..4e6).contains(&value).then(|| (value * 1e3).round() as u64)
 }

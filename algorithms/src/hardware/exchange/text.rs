@@ -12,15 +12,12 @@ use std::fmt::Write;
 use std::str::FromStr;
 
 use super::error::{Format, Place, ReadError};
+use crate::hardware::check::{LINKS_MAX, NODES_MAX};
 use crate::hardware::{
     Bridge, BusId, Cores, CpuSet, Gpu, Hardware, Host, Lanes, Link, LinkKind, LinkLayer, Nic, Node, NodeId,
     NodeKind, Numa, Pci, Port, PortState, Processor,
 };
 use crate::topology::Fields;
-
-/// More nodes or links than a machine has for which plans are made.
-const NODES_MAX: usize = 1 << 17;
-const LINKS_MAX: usize = 1 << 19;
 
 /// A line under construction.
 struct Line(String);
@@ -401,7 +398,7 @@ fn kind(word: &str, fields: &mut Fields<'_>) -> Result<NodeKind, String> {
             index: value(fields, "index")?,
             number: value(fields, "number")?,
             speed_mbit_s: value(fields, "speed_mbit_s")?,
-            latency_ns: value(fields, "latency_ns")?,
+            latency_ns: value::<u32>(fields, "latency_ns")?.map(u64::from),
             guid: hexadecimal(fields, "guid")?,
             state: choice(
                 fields,

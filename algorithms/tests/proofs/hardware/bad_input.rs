@@ -1,7 +1,8 @@
 //! Files that are damaged, foreign, hostile or contradictory: the line, the reason and what to do.
 
 use super::{boxes, machine, refused};
-use consort_algorithms::hardware::exchange::{BYTES_MAX, read};
+use consort_algorithms::hardware::exchange::{BYTES_MAX, read, read_hardware};
+use consort_algorithms::hardware::{Hardware, Network};
 
 /// The whole sentence, up to what to do.
 fn fault(text: &str) -> String {
@@ -203,4 +204,38 @@ fn a_graph_of_a_gpu_that_the_job_does_not_have() {
             .contains("nchannels is 2, and there are 1 channels")
     );
     assert!(why(graph("0x1").replace("NVL", "ROPE")).contains("typeintra=\"ROPE\" is no path"));
+}
+
+#[test]
+fn a_file_within_the_limit_of_bytes_has_no_more_nodes_or_links_than_the_text_form() {
+    let why = |text: String| read(text.as_bytes()).expect_err("it is too large").to_string();
+    // 17 hosts of 256 domains would be joined by 554,880 links, each pair by one.
+    let host = |host: u32, numas: u32| -> String {
+        (0..numas).map(|numa| format!("<cpu host_hash=\"{host:#x}\" numaid=\"{numa}\"/>\n")).collect()
+    };
+    let system = |hosts: u32, numas: u32| -> String {
+        format!(
+            "<system version=\"1\">\n{}</system>",
+            (0..hosts).map(|at| host(at, numas)).collect::<String>()
+        )
+    };
+    let fault = why(system(17, 256));
+    assert!(fault.contains("559232 links are more than the 524288 that a machine may have"), "{fault}");
+    let fault = why(system(1, 257));
+    assert!(fault.starts_with("line 258 of ") && fault.contains("257 NUMA domains on one host"), "{fault}");
+    let devices = (0..131_072u32).map(|_| "<pci/>").collect::<String>();
+    let fault = why(format!("<system version=\"1\"><cpu>{devices}</cpu></system>"));
+    assert!(fault.contains("131073 nodes are more than the 131072 that a machine may have"), "{fault}");
+
+    // The text form has latencies of 32 bits, in nanoseconds.
+    let port = "<cpu><nic><net name=\"p\" latency=\"4294968\"/></nic></cpu>";
+    let fault = why(format!("<system version=\"1\">{port}</system>"));
+    assert!(fault.contains("latency=\"4294968\" is no time in microseconds"), "{fault}");
+
+    let (many, _) = read_hardware(system(1, 256).as_bytes()).expect("256 domains are one host's");
+    assert_eq!(many.links().len(), 256 + 256 * 255 / 2);
+    let boxes = vec![&many; 17];
+    let fault = Hardware::compose(&boxes, Network::Rail).expect_err("too many links").to_string();
+    assert!(fault.starts_with("559232 links are more than the 524288"), "{fault}");
+    assert!(fault.ends_with("describe fewer hosts, or fewer devices of each"), "{fault}");
 }
