@@ -1,5 +1,6 @@
 //! Which workloads there can be.
 
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt;
 
@@ -7,6 +8,9 @@ use super::Workload;
 
 /// More ranks than a mesh may have.
 const RANKS_MAX: u64 = 1 << 16;
+
+/// More pairs of ranks that share experts than a table of traffic has: each pair is a row of some 64 bytes.
+const PAIRS_MAX: u64 = 1 << 22;
 
 /// Why a workload cannot be, and which flags to change.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -107,6 +111,15 @@ impl Workload {
                  ranks: lower one of them"
             )));
         };
+        // Groups of experts talk directly; all others are rings and lines, with some pairs for each rank.
+        let pairs = ranks.saturating_mul(u64::from(self.expert.min(self.experts)));
+        if pairs > PAIRS_MAX {
+            return Err(Impossible(format!(
+                "--ep {} on {ranks} ranks are {pairs} pairs that exchange tokens, and at most {PAIRS_MAX} are counted: lower \
+                 --ep, or --tp, --cp, --dp or --pp",
+                self.expert
+            )));
+        }
         if self.most_bytes(ranks).is_none_or(|most| most > u128::from(u64::MAX)) {
             return Err(Impossible(
                 "a step may move more than 2^64 bytes: lower --micro-batches, --micro-batch, --sequence, --hidden, \
@@ -151,8 +164,11 @@ fn divides((whole, of): Flag, (part, by): Flag) -> Result<(), Impossible> {
 
 /// The divisors of `of` next to `by`, in words.
 fn near_divisors(of: u32, by: u32) -> String {
-    let below = (1..=by.min(of)).rev().find(|part| of.is_multiple_of(*part));
-    let above = (by + 1..=of).find(|part| of.is_multiple_of(*part));
+    // Of two divisors whose product is `of`, one is at most the root.
+    let small = (1..=of.isqrt()).filter(|part| of.is_multiple_of(*part));
+    let all: BTreeSet<u32> = small.flat_map(|part| [part, of / part]).collect();
+    let below = all.range(..=by).next_back();
+    let above = all.iter().find(|part| **part > by);
     let words: Vec<String> = [below, above].into_iter().flatten().map(|part| part.to_string()).collect();
     words.join(" or ")
 }

@@ -300,6 +300,18 @@ fn impossible_meshes_name_the_flags_to_change() {
             Workload { data: u32::MAX, tensor: u32::MAX, context: u32::MAX, ..w() },
             "are more than 65536 ranks",
         ),
+        (
+            Workload { experts: 65_536, expert: 65_536, data: 65_536, tensor: 1, pipeline: 1, ..w() },
+            "--ep 65536 on 65536 ranks are 4294967296 pairs that exchange tokens, and at most 4194304 are counted: lower --ep",
+        ),
+        (
+            Workload { vocabulary: u32::MAX - 1, tensor: 4, ..w() },
+            "--vocabulary 4294967294 is no multiple of --tp 4: take --tp 2 or 2147483647",
+        ),
+        (
+            Workload { experts: 6, expert: u32::MAX, data: 1, ..w() },
+            "--experts 6 is no multiple of --ep 4294967295: take --ep 6",
+        ),
         (Workload { micro_batches: u32::MAX, ..w() }, "more than 2^64 bytes: lower --micro-batches"),
         (Workload { sequence: 4100, sequence_parallel: true, ..w() }, "the 4100 tokens of a context rank"),
     ] {
