@@ -103,7 +103,8 @@ impl Arguments {
         }
         if let Some(steps) = bound.steps {
             let plural = if steps == 1 { "" } else { "s" };
-            let _ = writeln!(text, "  at least {steps} message{plural} in a row");
+            // A message that ranks relay passes several hops.
+            let _ = writeln!(text, "  at least {steps} hop{plural} between neighbours in a row");
         }
         let _ = writeln!(text, "  found in {seconds:.6} s");
         text

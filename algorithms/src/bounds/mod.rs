@@ -27,7 +27,7 @@ use std::fmt;
 
 pub use ratio::Ratio;
 
-use crate::topology::{NodeId, Topology};
+use crate::topology::{NodeId, NodeKind, Topology};
 use crate::{Collective, Rank};
 use classes::Classes;
 use network::Network;
@@ -234,7 +234,11 @@ impl Asked<'_> {
     fn all_reduce_in_network(&self) -> Bound {
         let Limit { rate, sending } = trees::smallest_cut(&self.network, &self.transposed, &self.symmetries);
         // One tree carries as much where all its links do: up to be folded, down to be copied.
-        let exact = Ratio::new(trees::widest_tree(&self.network), 1) >= rate;
+        // Ports and bridges neither fold nor copy, so a tree that may branch in one proves nothing.
+        let may_branch = trees::branching(&self.network).any(|node| {
+            matches!(self.topology.nodes()[self.network.parts_of[node as usize].index()].kind, NodeKind::Port)
+        });
+        let exact = !may_branch && Ratio::new(trees::widest_tree(&self.network), 1) >= rate;
         self.cut(rate, exact, Argument::Cut, &sending)
     }
 

@@ -12,7 +12,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::classes::{Classes, Wanted};
-use super::network::Network;
+use super::network::{Arc, Network};
 use super::ratio::Ratio;
 
 /// A rate with the set of nodes that limits it.
@@ -90,6 +90,21 @@ pub(super) fn out_of_ranks(network: &Network, symmetries: &Classes, ranks: &[u32
     let wanted = Wanted { scale: 1, feed: 0, from: ranks, to: &others };
     let (value, sink_side) = classes.minimum_cut(network, &wanted);
     (value, not(&sink_side))
+}
+
+/// The nodes with more than two neighbours, at which a tree may branch.
+pub(super) fn branching(network: &Network) -> impl Iterator<Item = u32> + '_ {
+    (0..network.nodes() as u32).filter(|node| {
+        let arcs = |numbers: &[u32], end: fn(&Arc) -> u32| {
+            numbers.iter().map(|number| end(&network.arcs[*number as usize])).collect::<Vec<u32>>()
+        };
+        let at = *node as usize;
+        let mut neighbours = arcs(&network.leaving[at], |arc| arc.to);
+        neighbours.extend(arcs(&network.entering[at], |arc| arc.from));
+        neighbours.sort_unstable();
+        neighbours.dedup();
+        neighbours.len() > 2
+    })
 }
 
 /// The most that each link of one tree over all ranks can carry in both directions at once; 0 where there is no such

@@ -161,3 +161,19 @@ fn a_port_that_lets_out_more_than_it_takes_in_makes_no_bound_exact() {
     assert_eq!((narrow.gb_s(), narrow.exact), (1.0, false));
     assert_eq!((even.gb_s(), even.exact), (1.0, true));
 }
+
+#[test]
+fn a_tree_that_branches_in_a_port_makes_no_bound_in_the_network_exact() {
+    let star = |middle: NodeKind| {
+        let mut star = ranks(3);
+        let middle = star.add_node("middle", middle);
+        for rank in 0..3 {
+            star.connect(NodeId(rank), middle, 0, FAST);
+        }
+        let options = Options { root: None, in_network: true };
+        let found = bound(&star, Collective::AllReduce, &options).expect("a bound");
+        (found.gb_s(), found.exact)
+    };
+    assert_eq!(star(NodeKind::Switch { aggregates: true }), (1.0, true));
+    assert_eq!(star(NodeKind::Port), (1.0, false));
+}
