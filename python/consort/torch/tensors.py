@@ -62,9 +62,13 @@ def by_gathering(op: Operator, tensor: Tensor) -> Optional[Combine]:
 
     Raises `InvalidArgument` for what cannot be combined at all.
     """
+    dtype = _type_of(tensor)
+    if dtype is None and op not in _BITWISE:
+        # Its elements are moved as bytes, which the library would fold one by one.
+        named = "scaled sum" if isinstance(op, ScaledSum) else op
+        raise wrong(f"there is no {named} of {tensor.dtype}", "convert the tensor to float32 first")
     if isinstance(op, ScaledSum):
         return None
-    dtype = _type_of(tensor)
     if op in _BITWISE:
         if tensor.dtype is torch.bool and op != "bxor":
             return None
