@@ -190,6 +190,24 @@ def test_ranks_that_disagree():
     torchjobs.run(disagrees, 2)
 
 
+def shared_elements(rank):
+    """Rank 0 receives into a tensor whose elements are one place of memory."""
+    if rank.number:
+        dist.send(torch.ones(3), 0)
+        dist.send(torch.full((3,), 2.0), 0)
+        return
+    with pytest.raises(RuntimeError, match="single memory location"):
+        dist.recv(torch.zeros(1).expand(3), 1)
+    # The next message is another one.
+    tensor = torch.zeros(3)
+    dist.recv(tensor, 1)
+    assert tensor.tolist() == [2.0] * 3
+
+
+def test_a_message_that_its_tensor_cannot_have_fails():
+    torchjobs.run(shared_elements, 2, limit=40)
+
+
 def subgroup(rank):
     group = dist.new_group([1, 3])
     if rank.number == 3:

@@ -214,7 +214,11 @@ class _Message(Work):
 
     def finish(self, error: Optional[BaseException] = None) -> None:
         if error is None:
-            copy_out(self._copies)
+            try:
+                copy_out(self._copies)
+            except Exception as refused:
+                # A tensor whose elements share memory, for one: the message came, and its tensor cannot have it.
+                error = raised(refused)
         super().finish(error)
 
 
