@@ -378,6 +378,22 @@ def test_split_group_and_what_a_backend_says():
     torchjobs.run(divided, 3)
 
 
+def test_tensors_of_devices_are_refused():
+    from consort.torch import tensors
+
+    away, here = torch.empty(3, device="meta"), torch.empty(3)
+    for call in (
+        lambda: tensors.source(away),
+        lambda: tensors.target(away, []),
+        lambda: tensors.joined([away]),
+        lambda: tensors.joined([here, away]),
+        lambda: tensors.spread([away], []),
+        lambda: tensors.spread([here, away], []),
+    ):
+        with pytest.raises(ValueError, match="a tensor on meta .*cpu:consort,cuda:nccl"):
+            call()
+
+
 def devices(rank):
     dist.destroy_process_group()
     torchjobs.join(rank, "with devices", "cpu:consort,cuda:gloo")

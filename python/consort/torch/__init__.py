@@ -39,7 +39,8 @@ def register(whole_group: Optional[bool] = None) -> None:
     from .backend import create
 
     kind = Group if (not _has_backends() if whole_group is None else whole_group) else Backend
-    # A group that names a device which is not there is asked for its streams by PyTorch's flight recorder, and fails.
+    # Tensors of devices come here for the sentence that says where to take them. A group that names a device which is not
+    # there is asked for its streams by PyTorch's flight recorder, and fails.
     devices = ["cpu", "cuda"] if torch.cuda.device_count() else ["cpu"]
     dist.Backend.register_backend(NAME, functools.partial(create, kind), extended_api=True, devices=devices)
 

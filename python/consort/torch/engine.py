@@ -86,15 +86,11 @@ class Engine:
         self.operations += 1
         seconds = meeting.seconds_of(getattr(opts, "timeout", None))
         waits = not getattr(opts, "asyncOp", True)
-        device = any(tensor.is_cuda for tensor in plan.result)
         # What a callback of an operation makes has that operation's place in the order, and must not wait for the queue.
         nested = self._on_own_thread()
-        if (waits or size <= self.inline_bytes or device or nested) and self._turn.acquire(blocking=device or nested):
+        if (waits or size <= self.inline_bytes or nested) and self._turn.acquire(blocking=nested):
             try:
-                if device and not nested:
-                    # Its calls go into the stream that is current now.
-                    self.comm.drain()
-                if device or nested or self.comm.idle():
+                if nested or self.comm.idle():
                     with leaving.inside:
                         return self._now(plan, seconds)
             finally:

@@ -105,14 +105,19 @@ def _dense(tensor: Tensor) -> bool:
     return tensor.is_contiguous() and not tensor.is_neg() and not (tensor.is_complex() and tensor.is_conj())
 
 
-def _strided(tensor: Tensor) -> None:
+def _usable(tensor: Tensor) -> None:
     if tensor.layout is not torch.strided:
         raise wrong(f"a tensor of the layout {tensor.layout}", "pass a dense one: tensor.to_dense()")
+    if tensor.device.type != "cpu":
+        raise wrong(
+            f"a tensor on {tensor.device} for the backend of the host",
+            'pass "cpu:consort,cuda:nccl" to init_process_group after import consort.nccl, or move the tensor to the CPU',
+        )
 
 
 def source(tensor: Tensor) -> Tensor:
     """The elements of an input: the tensor itself where it is dense, else a copy."""
-    _strided(tensor)
+    _usable(tensor)
     if _dense(tensor):
         return plain(tensor)
     return plain(tensor.detach().resolve_conj().resolve_neg().contiguous())
@@ -123,7 +128,7 @@ def target(tensor: Tensor, copies: Copies, filled: bool = False) -> Tensor:
 
     `filled` is for calls that also read it.
     """
-    _strided(tensor)
+    _usable(tensor)
     if _dense(tensor):
         return plain(tensor)
     detached = tensor.detach()
@@ -149,7 +154,7 @@ def spread(tensors: Sequence[Tensor], copies: Copies) -> Tensor:
     if flat is not None:
         return plain(flat)
     for tensor in tensors:
-        _strided(tensor)
+        _usable(tensor)
     first = tensors[0]
     flat = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=first.dtype, device=first.device)
     at = 0
@@ -164,7 +169,7 @@ def spread(tensors: Sequence[Tensor], copies: Copies) -> Tensor:
 def _adjacent(tensors: Sequence[Tensor]) -> Optional[Tensor]:
     """One tensor of the elements of several that lie one after the other in one storage; None where they do not."""
     first = tensors[0]
-    if first.layout is not torch.strided or not first.numel():
+    if first.layout is not torch.strided or first.device.type != "cpu" or not first.numel():
         return None
     storage, at = first.untyped_storage().data_ptr(), first.data_ptr()
     for tensor in tensors:

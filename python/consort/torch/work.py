@@ -27,7 +27,6 @@ class Work(dist._Work):
         self._result, self._interrupted = result, interrupted
         self._error: Optional[BaseException] = None
         self._over: Optional[threading.Event] = threading.Event() if pending else None
-        self._devices = sorted({tensor.device for tensor in result if tensor.is_cuda}, key=str)
         # A future made here is completed by the operation's thread; one made later, at once.
         self._ended: Any = None
         self._future: Any = None
@@ -37,7 +36,7 @@ class Work(dist._Work):
     def _make_future(self) -> None:
         # C++ takes an exception in a future of Python for its value, and DDP crashes on it. What a callback raises is an
         # error in C++ too.
-        self._ended = Future(devices=self._devices) if self._devices else Future()
+        self._ended = Future()
         self._future = self._ended.then(self._value)
 
     def _value(self, ended: Any) -> List[Tensor]:
@@ -89,7 +88,7 @@ class Work(dist._Work):
         self.wait()
 
     def block_current_stream(self) -> None:
-        """As `wait`: operations on devices are in the current stream already."""
+        """As `wait`: the tensors are of the host."""
         self.wait()
 
     def is_completed(self) -> bool:
