@@ -50,7 +50,8 @@ class Handle:
         self._handle: Optional[int] = handle
         self._forked = False
         self._lane: Optional[Lane] = None
-        self._lane_lock = threading.Lock()
+        # A handler of a signal may come back in.
+        self._lane_lock = threading.RLock()
         self._scaled: "dict[tuple[float, int], int]" = {}
         number = ctypes.c_int()
         check(C.ncclCommUserRank(handle, ctypes.byref(number)))
@@ -135,6 +136,8 @@ class Handle:
 
         work = Work(body)
         with self._lane_lock:
+            # Another thread may have closed it since.
+            self._open()
             if self._lane is None:
                 self._lane = Lane(f"consort-rank-{self.rank}")
             self._lane.submit(work)
@@ -217,8 +220,9 @@ class Handle:
         self._free(C.ncclCommDestroy)
 
     def _free(self, end: Any) -> None:
-        handle, self._handle = self._handle, None
-        lane, self._lane = self._lane, None
+        with self._lane_lock:
+            handle, self._handle = self._handle, None
+            lane, self._lane = self._lane, None
         if lane is not None:
             lane.close()
         if handle is not None:
@@ -305,7 +309,7 @@ def _in_child() -> None:
     here.group = None
     for communicator in list(_live):
         communicator._handle, communicator._forked, communicator._lane = None, True, None
-        communicator._lane_lock = threading.Lock()
+        communicator._lane_lock = threading.RLock()
 
 
 atexit.register(_at_exit)

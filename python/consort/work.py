@@ -77,13 +77,19 @@ class Work(Generic[T]):
             self._future.set_result(value)
 
 
+class LaneClosed(Exception):
+    """The lane takes no more work."""
+
+
 class Lane:
     """One communicator's started operations, and their thread. The thread ends with `close`."""
 
     def __init__(self, name: str):
         self._jobs: "SimpleQueue[Optional[Work[Any]]]" = SimpleQueue()
-        self._lock = threading.Lock()
+        # A handler of a signal may come back in.
+        self._lock = threading.RLock()
         self._pending = 0
+        self._closed = False
         self._thread = threading.Thread(target=_serve, args=(self._jobs, self._settled), name=name, daemon=True)
         self._thread.start()
 
@@ -92,10 +98,12 @@ class Lane:
         return self._pending > 0
 
     def submit(self, work: "Work[Any]") -> None:
-        """Queues it."""
-        # Not to be cancelled by those who get the future.
-        work.future().set_running_or_notify_cancel()
+        """Queues it. Raises `LaneClosed` after `close`."""
         with self._lock:
+            if self._closed:
+                raise LaneClosed("the thread of these operations ends")
+            # Not to be cancelled by those who get the future.
+            work.future().set_running_or_notify_cancel()
             self._pending += 1
             self._jobs.put(work)
 
@@ -108,12 +116,20 @@ class Lane:
         if not self.busy():
             return True
         marker: "Work[None]" = Work(lambda: None)
-        self.submit(marker)
+        try:
+            self.submit(marker)
+        except LaneClosed:
+            # The thread ends after what was queued.
+            self._thread.join(timeout)
+            return not self._thread.is_alive()
         return marker.wait(timeout)
 
     def close(self) -> None:
-        """Lets the thread end after what is queued. Does not wait."""
-        self._jobs.put(None)
+        """Lets the thread end after what is queued. Does not wait. May be called again."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._jobs.put(None)
 
     def _settled(self) -> None:
         with self._lock:

@@ -22,7 +22,7 @@ from torch import Tensor
 from ..base import Deadline
 from ..calls import Call
 from ..communicator import Communicator
-from ..errors import wrong
+from ..errors import Closed, wrong
 from ..groups import group
 from ..prototypes import RESULTS
 from . import leaving, meeting
@@ -74,7 +74,8 @@ class Engine:
         self.channels = Channels(store, rank, name)
         self._turn = threading.RLock()
         self._process = os.getpid()
-        self._interrupted = False
+        #: Works whose wait Ctrl-C ended.
+        self._interrupted: "List[weakref.ref[Work]]" = []
         #: How many operations were asked for, without messages.
         self.operations = 0
         _live.add(self)
@@ -146,8 +147,7 @@ class Engine:
             raise wrong(f"a message between rank {self.comm.rank} and rank {peer}", "pass another rank of the group")
         self._check_open()
         work = _Message([result], copies, self._interrupt)
-        channel = self.channels.of(peer) if receives else self.channels.to(peer)
-        channel.start(tensor, work, self._named_pair, self.comm, self.timeout)
+        self.channels.start(peer, receives, tensor, work, self._named_pair, self.comm, self.timeout)
         return work
 
     def _named_pair(self, error: BaseException, pair: "tuple[int, int]") -> BaseException:
@@ -171,26 +171,38 @@ class Engine:
         if self.comm.closed or self._process != os.getpid():
             return
         reason = "the process group was aborted"
-        self.comm.abort(reason)
+        self._abort(reason)
         self.channels.abort(reason)
         self._close(None)
 
-    def _interrupt(self) -> None:
-        self._interrupted = True
+    def _abort(self, reason: str) -> None:
+        try:
+            self.comm.abort(reason)
+        except Closed:
+            # By another thread.
+            pass
+
+    def _interrupt(self, work: Work) -> None:
+        self._interrupted = [*self._under_way(), weakref.ref(work)]
+
+    def _under_way(self) -> "List[weakref.ref[Work]]":
+        """The interrupted works that are not over."""
+        works = [(ref, ref()) for ref in self._interrupted]
+        return [ref for ref, work in works if work is not None and not work.is_completed()]
 
     def shutdown(self) -> None:
         """Finishes what was started, for as long as the group's timeout, and frees the communicator.
 
-        After a wait that Ctrl-C ended it waits for nothing: what is under way may never end.
+        While an operation is under way whose wait Ctrl-C ended, it waits for nothing: that may never end.
         """
         if self.comm.closed or self._process != os.getpid():
             return
-        self._close(0.0 if self._interrupted else self.timeout)
+        self._close(0.0 if self._under_way() else self.timeout)
 
     def _close(self, timeout: Optional[float]) -> None:
         self.channels.close(timeout)
         if not self._on_own_thread() and not self.comm.drain(timeout):
-            self.comm.abort("the process group was destroyed before its operations were over")
+            self._abort("the process group was destroyed before its operations were over")
         self.comm.close()
 
     def failure(self) -> Optional[int]:
@@ -204,7 +216,7 @@ class Engine:
 class _Message(Work):
     """A message, whose buffer is copied into its tensor."""
 
-    def __init__(self, result: List[Tensor], copies: Copies, interrupted: Callable[[], None]):
+    def __init__(self, result: List[Tensor], copies: Copies, interrupted: Callable[[Work], None]):
         super().__init__(result, True, interrupted)
         self._copies = copies
 

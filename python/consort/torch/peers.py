@@ -17,6 +17,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from torch import Tensor
 
 from ..communicator import Communicator
+from ..errors import Closed
 from ..work import Lane
 from ..work import Work as Job
 from . import meeting
@@ -24,6 +25,10 @@ from .work import Work
 
 #: What makes of an error the one that the program gets; the ranks that 0 and 1 stand for.
 Named = Callable[[BaseException, Tuple[int, int]], BaseException]
+
+
+#: Seconds that messages which were ended may take to be over.
+_END_SECONDS = 10.0
 
 
 class Ended(Exception):
@@ -41,6 +46,7 @@ class Channel:
         self._lane = Lane(f"consort-{'to' if own == sender else 'from'}-{receiver if own == sender else sender}")
         self._comm: Optional[Communicator] = None
         self._ended = False
+        self._lock = threading.Lock()
 
     def start(self, tensor: Tensor, work: Work, named: Named, group: Communicator, seconds: Optional[float]) -> None:
         """Queues a message; the elements of `tensor` go to, or come from, the other rank."""
@@ -68,7 +74,14 @@ class Channel:
                     raise Ended(text)
 
             name = f"{self._name} {self._pair[0]} to {self._pair[1]}"
-            self._comm = meeting.join(self._store, self._place, self._rank, 2, seconds, name, check)
+            check()
+            made = meeting.join(self._store, self._place, self._rank, 2, seconds, name, check)
+            with self._lock:
+                self._comm, ended = made, self._ended
+            if ended:
+                # By a thread that did not see the communicator.
+                _abort(made, "the process group was ended while this pair met")
+                check()
         return self._comm
 
     def set_timeout(self, seconds: Optional[float]) -> None:
@@ -79,19 +92,28 @@ class Channel:
 
     def abort(self, reason: str) -> None:
         """Ends what is under way, and what waits for the other rank."""
-        self._ended = True
-        comm = self._comm
-        if comm is not None and not comm.closed:
-            comm.abort(reason)
+        with self._lock:
+            self._ended, comm = True, self._comm
+        if comm is not None:
+            _abort(comm, reason)
 
     def close(self, timeout: Optional[float]) -> bool:
-        """Waits for what was started, frees the communicator; False when `timeout` seconds passed before."""
-        over = self._lane.drain(timeout)
-        if over:
-            self._lane.close()
-            if self._comm is not None:
-                self._comm.close()
-        return over
+        """Waits for what was started, frees the communicator; False when `timeout` seconds passed before.
+
+        A callback of a message waits for nothing: what is queued behind it fails.
+        """
+        if self._lane.is_own_thread():
+            self.abort("the process group was ended by a callback of a message")
+        elif not self._lane.drain(timeout):
+            return False
+        self._lane.close()
+        if self._comm is not None:
+            self._comm.close()
+        return True
+
+    def leave(self) -> None:
+        """Leaves the rest to the thread, which ends after the messages that it has. They were ended."""
+        self._lane.close()
 
 
 class Channels:
@@ -101,25 +123,40 @@ class Channels:
         self._store, self._rank, self._name = store, rank, name
         self._cloned = False
         self._open: Dict[Tuple[int, int], Channel] = {}
-        self._lock = threading.Lock()
+        # Under the lock: after it is set, no message is queued that `abort` and `close` do not see.
+        self._closing = False
+        self._lock = threading.RLock()
 
-    def to(self, peer: int) -> Channel:
-        """The one for messages to `peer`."""
-        return self._channel(self._rank, peer)
-
-    def of(self, peer: int) -> Channel:
-        """The one for messages from `peer`."""
-        return self._channel(peer, self._rank)
+    def start(
+        self,
+        peer: int,
+        receives: bool,
+        tensor: Tensor,
+        work: Work,
+        named: Named,
+        group: Communicator,
+        seconds: Optional[float],
+    ) -> None:
+        """Queues a message to or from `peer`. Raises `Closed` when the group ends."""
+        sender, receiver = (peer, self._rank) if receives else (self._rank, peer)
+        with self._lock:
+            if self._closing:
+                raise group._gone()
+            self._channel(sender, receiver).start(tensor, work, named, group, seconds)
 
     def _channel(self, sender: int, receiver: int) -> Channel:
+        channel = self._open.get((sender, receiver))
+        if channel is None:
+            if not self._cloned:
+                # A store waits with its lock held; the main thread may wait in it for a rank that waits for a message.
+                self._store, self._cloned = _clone(self._store), True
+            channel = self._open[sender, receiver] = Channel(self._store, sender, receiver, self._rank, self._name)
+        return channel
+
+    def _end(self) -> List[Channel]:
         with self._lock:
-            channel = self._open.get((sender, receiver))
-            if channel is None:
-                if not self._cloned:
-                    # A store waits with its lock held; the main thread may wait in it for a rank that waits for a message.
-                    self._store, self._cloned = _clone(self._store), True
-                channel = self._open[sender, receiver] = Channel(self._store, sender, receiver, self._rank, self._name)
-            return channel
+            self._closing = True
+            return list(self._open.values())
 
     def _all(self) -> List[Channel]:
         with self._lock:
@@ -131,20 +168,31 @@ class Channels:
             channel.set_timeout(seconds)
 
     def abort(self, reason: str) -> None:
-        """Ends all messages."""
-        for channel in self._all():
+        """Ends all messages. There are no others afterwards."""
+        for channel in self._end():
             channel.abort(reason)
 
     def close(self, timeout: Optional[float]) -> None:
         """Waits for all messages that were started; after `timeout` seconds, ends them."""
         ends = None if timeout is None else time.monotonic() + timeout
-        for channel in self._all():
+        for channel in self._end():
             left = None if ends is None else max(0.0, ends - time.monotonic())
+            if channel._ended:
+                left = _END_SECONDS if left is None else min(left, _END_SECONDS)
             if not channel.close(left):
                 channel.abort("the process group was destroyed before this message was over")
-                channel.close(None)
+                if not channel.close(_END_SECONDS):
+                    channel.leave()
         with self._lock:
             self._open.clear()
+
+
+def _abort(comm: Communicator, reason: str) -> None:
+    try:
+        comm.abort(reason)
+    except Closed:
+        # By another thread.
+        pass
 
 
 def _clone(store: Any) -> Any:

@@ -22,7 +22,7 @@ _FOREVER = timedelta(0)
 class Work(dist._Work):
     """An operation of one group. `async_op=True` gives the program a wrapper of it that has `wait` and `get_future`."""
 
-    def __init__(self, result: List[Tensor], pending: bool, interrupted: Optional[Callable[[], None]] = None):
+    def __init__(self, result: List[Tensor], pending: bool, interrupted: "Optional[Callable[[Work], None]]" = None):
         super().__init__()
         self._result, self._interrupted = result, interrupted
         self._error: Optional[BaseException] = None
@@ -73,7 +73,7 @@ class Work(dist._Work):
             except BaseException:
                 # Ctrl-C: the operation goes on, perhaps for ever.
                 if self._interrupted is not None:
-                    self._interrupted()
+                    self._interrupted(self)
                 raise
 
     def get_future(self) -> Any:
