@@ -6,7 +6,7 @@ Invariant: joining ends with a communicator or an exception, within the join tim
 from __future__ import annotations
 
 import ctypes
-from typing import Any, List, Optional
+from typing import Any, Callable, List, Optional
 
 from .collectives import Collectives
 from .errors import check, wrong
@@ -29,9 +29,13 @@ class Communicator(Collectives, VariableCollectives, Messages, Membership, Obser
         return f"<consort.Communicator rank {self.rank} of {self.size}, {state}>"
 
 
-def _joined(call: Any, timeout: Optional[float], rank: Optional[int]) -> Communicator:
+#: Is given a function by which another thread ends that the ranks join.
+Begins = Callable[[Callable[[], object]], None]
+
+
+def _joined(call: Any, timeout: Optional[float], rank: Optional[int], begins: Optional[Begins] = None) -> Communicator:
     # The place has the handle while the ranks join, so that another thread can end that.
-    handle = made(call, lambda place: C.ncclCommAbort(place.value), rank)
+    handle = made(call, lambda place: C.ncclCommAbort(place.value), rank, begins)
     assert handle is not None
     communicator = Communicator(handle)
     if timeout is not None:
@@ -78,8 +82,20 @@ def init(
         raise wrong("some of rank, size and id", "pass all three, or none of them under a launcher")
     else:
         shared = id_of(id or b"")
+    return joined(rank, size, shared, timeout, name)
+
+
+def joined(
+    rank: Optional[int],
+    size: Optional[int],
+    shared: UniqueId,
+    timeout: Optional[float],
+    name: Optional[str],
+    begins: Optional[Begins] = None,
+) -> Communicator:
+    """As `init`, with an id in C's form, and for callers whose other threads end it; errors are those of `init`."""
     config = ctypes.byref(Config(name))
-    return _joined(lambda place: C.ncclCommInitRankConfig(place, size, shared, rank, config), timeout, rank)
+    return _joined(lambda place: C.ncclCommInitRankConfig(place, size, shared, rank, config), timeout, rank, begins)
 
 
 def join_grown(id: bytes, rank: int, size: int, *, timeout: Optional[float] = None) -> Communicator:

@@ -24,11 +24,23 @@ def id_of(raw: bytes) -> UniqueId:
     return UniqueId.from_buffer_copy(raw)
 
 
-def made(call: "Callable[[Any], int]", end: "Callable[[Any], object]", rank: Optional[int]) -> Optional[int]:
-    """The handle that `call` writes to the place that it is given; Ctrl-C calls `end` with the place."""
+def made(
+    call: "Callable[[Any], int]",
+    end: "Callable[[Any], object]",
+    rank: Optional[int],
+    begins: "Optional[Callable[[Callable[[], object]], None]]" = None,
+) -> Optional[int]:
+    """The handle that `call` writes to the place that it is given; Ctrl-C calls `end` with the place.
+
+    Args:
+        begins: is given a function that does the same for another thread, until `made` returns; without effect before the
+            ranks begin to join.
+    """
     if here.group is not None:
         raise wrong("a communicator made in a group", "make it before or after", rank)
     place = ctypes.c_void_p()
+    if begins is not None:
+        begins(lambda: end(place))
     if interrupts.is_main():
         interrupts.watch()
         interrupts.under_way = lambda: end(place)

@@ -262,6 +262,43 @@ def test_an_abort_in_another_thread_ends_a_call(form):
     torchjobs.run(aborted, 2, form=form)
 
 
+def aborted_amid_starts(rank):
+    """Each round a thread starts messages and operations without end, while the main thread ends the group."""
+    for turn in range(12):
+        group = dist.new_group()
+        backend = getattr(group, "_get_backend", lambda device: group)(torch.device("cpu"))
+        works, refused, some = [], [], threading.Event()
+        # The first are on the way while the pair meets.
+        enough = rank.random.choice([1, 2, 5, 40])
+
+        def starts():
+            try:
+                while True:
+                    works.append(backend.send([torch.ones(3)], 1 - rank.number))
+                    works.append(backend.recv([torch.ones(3)], 1 - rank.number))
+                    works.append(backend.allreduce([torch.ones(3)]))
+                    if len(works) >= enough:
+                        some.set()
+            except RuntimeError as error:
+                refused.append(error)
+            finally:
+                some.set()
+
+        thread = threading.Thread(target=starts, daemon=True)
+        thread.start()
+        assert some.wait(30)
+        (backend.abort if turn % 3 else backend.shutdown)()
+        thread.join(30)
+        assert not thread.is_alive() and refused, (rank.seed, turn)
+        late = [number for number, work in enumerate(works) if not work._over.wait(30)]
+        assert not late, (rank.seed, turn, enough, late, len(works))
+        assert all(work.is_completed() for work in works)
+
+
+def test_all_work_completes_that_is_started_while_the_group_is_ended():
+    torchjobs.run(aborted_amid_starts, 2, timeout=5, limit=90)
+
+
 WAITS = {
     "all_reduce": lambda: dist.all_reduce(torch.ones(5)),
     "started": lambda: dist.all_reduce(torch.ones(5), async_op=True).wait(),

@@ -9,8 +9,9 @@ import time
 from datetime import timedelta
 from typing import Any, Callable, List, Optional, Sequence
 
-from ..communicator import Communicator, init, unique_id
+from ..communicator import Begins, Communicator, joined, unique_id
 from ..errors import MissingRanks
+from ..membership import id_of
 from ..prototypes import RESULTS
 
 #: Seconds between two looks into the store, at first and at most.
@@ -73,12 +74,14 @@ def join(
     seconds: Optional[float],
     name: Optional[str] = None,
     check: "Callable[[], None]" = _nothing,
+    begins: Optional[Begins] = None,
 ) -> Communicator:
     """Joins the ranks that meet at the same `place` of the same store.
 
     Args:
         seconds: until the other ranks must have come, and until an operation fails; None for no deadline.
         check: called while others are waited for; may raise.
+        begins: is given a function by which another thread ends that the ranks join.
     Raises `MissingRanks`, on all ranks that came, with those that did not.
     """
     # A group can be made again on one store. Each rank makes it as often as the others do.
@@ -97,7 +100,7 @@ def join(
         missing, shared = [int(one) for one in listed.split(",") if one], bytes.fromhex(id)
     if missing:
         raise _missing(missing, rank, size, seconds, name)
-    return init(rank, size, shared, timeout=seconds, name=name)
+    return joined(rank, size, id_of(shared), seconds, name, begins)
 
 
 def seconds_of(timeout: Any) -> Optional[float]:

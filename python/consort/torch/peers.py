@@ -29,6 +29,8 @@ Named = Callable[[BaseException, Tuple[int, int]], BaseException]
 
 #: Seconds that messages which were ended may take to be over.
 _END_SECONDS = 10.0
+#: Seconds between two attempts to end them.
+_AGAIN_SECONDS = 0.05
 
 
 class Ended(Exception):
@@ -46,7 +48,9 @@ class Channel:
         self._lane = Lane(f"consort-{'to' if own == sender else 'from'}-{receiver if own == sender else sender}")
         self._comm: Optional[Communicator] = None
         self._ended = False
-        self._lock = threading.Lock()
+        self._end_joining: Optional[Callable[[], object]] = None
+        # A handler of a signal may come back in.
+        self._lock = threading.RLock()
 
     def start(self, tensor: Tensor, work: Work, named: Named, group: Communicator, seconds: Optional[float]) -> None:
         """Queues a message; the elements of `tensor` go to, or come from, the other rank."""
@@ -75,7 +79,11 @@ class Channel:
 
             name = f"{self._name} {self._pair[0]} to {self._pair[1]}"
             check()
-            made = meeting.join(self._store, self._place, self._rank, 2, seconds, name, check)
+            try:
+                made = meeting.join(self._store, self._place, self._rank, 2, seconds, name, check, self._begins)
+            finally:
+                with self._lock:
+                    self._end_joining = None
             with self._lock:
                 self._comm, ended = made, self._ended
             if ended:
@@ -84,6 +92,12 @@ class Channel:
                 check()
         return self._comm
 
+    def _begins(self, end: Callable[[], object]) -> None:
+        with self._lock:
+            if self._ended:
+                raise Ended("the process group was ended while this pair met")
+            self._end_joining = end
+
     def set_timeout(self, seconds: Optional[float]) -> None:
         """Seconds until a message fails; also for those that are queued."""
         comm = self._comm
@@ -91,9 +105,14 @@ class Channel:
             comm.timeout = seconds
 
     def abort(self, reason: str) -> None:
-        """Ends what is under way, and what waits for the other rank."""
+        """Ends what is under way, and what waits for the other rank.
+
+        Without effect on a pair that is just about to join: to be called until the messages are over.
+        """
         with self._lock:
             self._ended, comm = True, self._comm
+            if self._end_joining is not None:
+                self._end_joining()
         if comm is not None:
             _abort(comm, reason)
 
@@ -177,14 +196,22 @@ class Channels:
         ends = None if timeout is None else time.monotonic() + timeout
         for channel in self._end():
             left = None if ends is None else max(0.0, ends - time.monotonic())
-            if channel._ended:
-                left = _END_SECONDS if left is None else min(left, _END_SECONDS)
-            if not channel.close(left):
-                channel.abort("the process group was destroyed before this message was over")
-                if not channel.close(_END_SECONDS):
-                    channel.leave()
+            if channel._ended or not channel.close(left):
+                _finish(channel)
         with self._lock:
             self._open.clear()
+
+
+def _finish(channel: Channel) -> None:
+    """Ends a channel's messages and the channel."""
+    ends = time.monotonic() + _END_SECONDS
+    while True:
+        channel.abort("the process group was destroyed before this message was over")
+        if channel.close(_AGAIN_SECONDS):
+            return
+        if time.monotonic() >= ends:
+            channel.leave()
+            return
 
 
 def _abort(comm: Communicator, reason: str) -> None:
