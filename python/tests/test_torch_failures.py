@@ -334,6 +334,41 @@ def test_ctrl_c_ends_a_wait(which):
     job.results()
 
 
+def forks_amid_calls(rank):
+    """A child that is forked while another thread is in a call has no such thread, and ends at once."""
+    from consort.torch import engine, leaving
+
+    if rank.number == 0:
+        thread = threading.Thread(target=lambda: dist.recv(torch.ones(3), 1), daemon=True)
+        thread.start()
+        while leaving._inside < 1:
+            time.sleep(0.001)
+        child = os.fork()
+        if child == 0:
+            try:
+                assert leaving._inside == leaving._stopped == 0 and leaving._main is threading.main_thread()
+                # The parent's may have been held.
+                assert leaving._lock.acquire(timeout=5)
+                leaving._lock.release()
+                engine._at_exit()
+                assert not leaving._exiting
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(4)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        rank.store.set("forked", "1")
+        thread.join(30)
+        assert not thread.is_alive()
+    else:
+        rank.store.wait(["forked"])
+        dist.send(torch.ones(3), 0)
+
+
+def test_a_child_that_is_forked_amid_calls_has_none():
+    torchjobs.run(forks_amid_calls, 2, limit=60)
+
+
 class Numbers(torch.utils.data.Dataset):
     def __len__(self):
         return 64

@@ -232,9 +232,11 @@ class _Message(Work):
 
 def _at_exit() -> None:
     """Before the package frees its communicators: no thread may come back into PyTorch after the interpreter's end."""
+    engines = [engine for engine in list(_live) if engine._process == os.getpid() and not engine.comm.closed]
+    if not engines:
+        return
     leaving.begin()
     reason = "the interpreter of this rank ended"
-    engines = [engine for engine in list(_live) if engine._process == os.getpid() and not engine.comm.closed]
     for engine in engines:
         for channel in engine.channels._all():
             channel.abort(reason)

@@ -9,6 +9,7 @@ Invariant: the main thread never stops here. Absent: how their calls are ended (
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import time
 from typing import Any
@@ -58,3 +59,12 @@ def wait(seconds: float) -> None:
     ends = time.monotonic() + seconds
     while _stopped < _inside and time.monotonic() < ends:
         time.sleep(0.001)
+
+
+def _in_child() -> None:
+    """In a forked child: the threads in calls are the parent's, and the thread that forked is the main one."""
+    global _main, _exiting, _lock, _inside, _stopped
+    _main, _exiting, _lock, _inside, _stopped = threading.main_thread(), False, threading.Lock(), 0, 0
+
+
+os.register_at_fork(after_in_child=_in_child)
