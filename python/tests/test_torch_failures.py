@@ -334,6 +334,32 @@ def test_ctrl_c_ends_a_wait(which):
     job.results()
 
 
+def interrupted_before(rank):
+    """A wait of rank 0 was interrupted, and its operation went well later: the group's end waits as ever."""
+    group = dist.group.WORLD
+    backend = group._get_backend(torch.device("cpu"))
+    if rank.number == 0:
+        work = backend.allreduce([torch.ones(3)])
+        backend.engine._interrupt(work)
+        assert backend.engine._under_way()
+        rank.store.set("interrupted", "1")
+        assert work.wait() and not backend.engine._under_way()
+        tensor = torch.zeros(3)
+        work = backend.recv([tensor], 1)
+        rank.store.set("ends", "1")
+        dist.destroy_process_group()
+        assert work.wait() and tensor.tolist() == [4.0] * 3
+    else:
+        rank.store.wait(["interrupted"])
+        dist.all_reduce(torch.ones(3))
+        rank.store.wait(["ends"])
+        dist.send(torch.full((3,), 4.0), 0)
+
+
+def test_an_interrupted_wait_whose_operation_went_well_leaves_nothing():
+    torchjobs.run(interrupted_before, 2, timeout=30)
+
+
 def forks_amid_calls(rank):
     """A child that is forked while another thread is in a call has no such thread, and ends at once."""
     from consort.torch import engine, leaving
