@@ -1,11 +1,12 @@
 """Work as PyTorch knows it, for operations that are over and for those that a communicator's thread makes.
 
 Invariant: `wait` raises the operation's error, each time; the future is completed by the thread that made the operation,
-after `wait` would return. Absent: what is done.
+and `wait` returns when it is done. Absent: what is done.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from datetime import timedelta
 from typing import Any, Callable, List, Optional
@@ -62,6 +63,10 @@ class Work(dist._Work):
                 f"the operation is still under way after {timeout.total_seconds():g} s; it goes on: wait again, or "
                 "abort the process group"
             )
+        if self._over is not None:
+            # The future is completed just behind: a program that asks it next finds it done. Its error is raised below.
+            with contextlib.suppress(RuntimeError):
+                self._future.wait()
         if self._error is not None:
             raise self._error
         return True
