@@ -109,6 +109,7 @@ KILLED = {
         lambda: dist.all_gather_into_tensor(torch.ones(5 * dist.get_world_size()), torch.ones(5))
     ),
     "barrier": repeated(dist.barrier),
+    "monitored_barrier": repeated(dist.monitored_barrier),
     "objects": repeated(lambda: dist.all_gather_object([None] * dist.get_world_size(), {"a": 1})),
     "DDP": ddp_backward,
     "FSDP2": fsdp,
@@ -152,8 +153,6 @@ def test_a_killed_rank_is_named(what, form):
     for text, seconds in found.values():
         assert re.search(r"rank (1 \(.*\) was lost|.*\brank 0 is rank 1 of the job)", text) and "look at that rank" in text, text
         assert seconds < DEADLINE, seconds
-
-
 
 
 def late(rank):
