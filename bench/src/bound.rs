@@ -138,10 +138,19 @@ mod tests {
 
     fn found(line: &str) -> Result<(String, Value), Failure> {
         let arguments = parsed(line)?;
-        let Graph { topology, .. } = arguments.reading.topology(&arguments.topology)?;
+        let topology = arguments.reading.topology(&arguments.topology)?.topology;
         let bound = arguments.bound(&topology)?;
         let json = serde_json::from_str(&arguments.json(&topology, &bound, 0.5)).expect("json");
         Ok((arguments.text(&topology, &bound, 0.5), json))
+    }
+
+    #[test]
+    fn flags_for_files_are_refused_for_profiles() {
+        for flag in ["--boxes 4", "--assume dgx-a100", "--rates nccl", "--wires fastest", "--network flat"] {
+            let message =
+                found(&format!("bound all_gather --topology dgx-h100:1 {flag}")).expect_err(flag).message;
+            assert!(message.contains("leave them out"), "{message}");
+        }
     }
 
     #[test]

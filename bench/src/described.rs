@@ -113,6 +113,11 @@ impl Reading {
         if self.wires == Wires::Fastest {
             lacks.push("--wires fastest leaves slower links out".into());
         }
+        if self.rates == Rates::Nccl {
+            lacks.push(
+                "--rates nccl is what NCCL expects to be left of a link, and not what it carries".into(),
+            );
+        }
         if self.rates == Rates::DataSheet && is_socket_priced(hardware) {
             lacks.push("links between sockets count as one, as no source says how many there are".into());
         }

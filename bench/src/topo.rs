@@ -202,6 +202,8 @@ mod tests {
         let (arguments, hardware) = run("").expect("a machine");
         let text = arguments.text(&hardware);
         assert!(!text.contains("of the graph alone"), "{text}");
+        let (arguments, hardware) = run("--rates nccl").expect("a machine");
+        assert!(arguments.text(&hardware).contains("of the graph alone: --rates nccl"));
         assert!(text.contains("all_gather: 131.50 "), "PCIe carries bytes besides: {text}");
     }
 

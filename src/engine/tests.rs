@@ -4,6 +4,7 @@
 //! when), never from a plan. Every failure prints its seed and what was run; a seed is always the same run.
 
 mod binding;
+mod lanes;
 mod pools;
 mod values;
 mod world;

@@ -87,6 +87,27 @@ fn one_way_traffic_never_lacks_a_slot_within_its_window() {
     }
 }
 
+/// How many of the last eight messages of either party sent a slot back, once both have sent each other two at a time for long.
+fn returned_in_turns(slots: usize, window: u64) -> u32 {
+    let ([mut left, mut right], _) = pools(slots, 64, window);
+    for turn in 0..50 {
+        let both = 2 * turn + 1..2 * turn + 3;
+        both.clone().for_each(|number| _ = send(&mut left, number));
+        both.clone().for_each(|number| _ = send(&mut right, number));
+        both.clone().for_each(|number| _ = receive(&mut left, number));
+        both.for_each(|number| _ = receive(&mut right, number));
+    }
+    left.returned.count_ones() + right.returned.count_ones()
+}
+
+#[test]
+fn slots_go_back_with_messages_where_there_are_more_than_the_windows_need() {
+    assert_eq!(returned_in_turns(8, 4), 0, "plans");
+    assert_eq!(returned_in_turns(16, 7), 0, "messages");
+    // Plans had such pools, and each of their slots was filled by one party alone.
+    assert_ne!(returned_in_turns(4, 4), 0);
+}
+
 #[test]
 fn a_sum_goes_back_in_the_slot_of_its_summand() {
     let ([mut left, mut right], _) = pools(8, 64, 4);
