@@ -57,9 +57,11 @@ def _reader(array: Any) -> _Reader:
         return _numpy
     if hasattr(type(array), "__cuda_array_interface__"):
         return _cuda
-    if hasattr(type(array), "__dlpack__"):
-        return _dlpack
-    return _buffer
+    return _host_reader(array)
+
+
+def _host_reader(array: Any) -> _Reader:
+    return _dlpack if hasattr(type(array), "__dlpack__") else _buffer
 
 
 def _scattered(array: Any, copy: str) -> InvalidArgument:
@@ -134,7 +136,10 @@ _CUDA_KINDS = {"i": "int", "u": "uint", "f": "float", "c": "complex"}
 
 
 def _cuda(array: Any, writable: bool) -> View:
-    said = array.__cuda_array_interface__
+    said = getattr(array, "__cuda_array_interface__", None)
+    if said is None:
+        # JAX's arrays have one type for all devices, and the attribute only on one.
+        return _host_reader(array)(array, writable)
     pointer, read_only = said["data"]
     order, kind, size = said["typestr"][0], said["typestr"][1], int(said["typestr"][2:])
     name = "bool" if kind == "b" else f"{_CUDA_KINDS.get(kind, '?')}{8 * size}"

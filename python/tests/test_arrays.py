@@ -115,6 +115,20 @@ def test_memory_of_devices():
         view(OnDevice(read_only=True), True)
 
 
+class OnHost(Other):
+    """What JAX's arrays say of themselves where they are on the host."""
+
+    @property
+    def __cuda_array_interface__(self):
+        raise AttributeError("only of devices")
+
+
+def test_an_array_of_the_host_whose_type_has_the_interface_of_devices():
+    one = numpy.arange(6.0)
+    seen = view(OnHost(one))
+    assert (seen.pointer, seen.elements, seen.stream) == (one.ctypes.data, 6, 0)
+
+
 def test_factors_have_the_bits_of_the_types_own_rounding():
     from consort.scalars import packed
 

@@ -137,7 +137,11 @@ def killed(rank):
 
 
 #: In the other form only what differs: the ways in which an error comes back.
-FORMS = [(what, "backend") for what in KILLED] + [(what, "group") for what in ("all_reduce, async", "DDP", "barrier")]
+FORMS = [
+    pytest.param(what, torchjobs.FORMS[0], marks=torchjobs.needs_backends if what.startswith("monitored") else ())
+    for what in KILLED
+]
+FORMS += [(what, form) for what in ("all_reduce, async", "DDP", "barrier") for form in torchjobs.FORMS[1:]]
 
 
 @pytest.mark.parametrize("what, form", FORMS)
@@ -321,7 +325,9 @@ def interrupted(rank):
     rank.hear()
 
 
-@pytest.mark.parametrize("which", WAITS)
+@pytest.mark.parametrize(
+    "which", [pytest.param(one, marks=torchjobs.needs_backends if one.startswith("monitored") else ()) for one in WAITS]
+)
 def test_ctrl_c_ends_a_wait(which):
     job = torchjobs.start(interrupted, 2, which, timeout=20)
     assert job.hear(0) == "waits"

@@ -349,7 +349,8 @@ def groups(rank):
         torchjobs.join(rank, name)
         dist.barrier()
         dist.destroy_process_group()
-    with pytest.raises(Exception, match="(?i)process group"):
+    # PyTorch's own error: its text and its type are another in each version.
+    with pytest.raises((ValueError, RuntimeError, AssertionError)):
         dist.destroy_process_group()
 
 
@@ -374,6 +375,7 @@ def divided(rank):
     return size
 
 
+@torchjobs.needs_backends
 def test_split_group_and_what_a_backend_says():
     torchjobs.run(divided, 3)
 
@@ -416,6 +418,11 @@ def monitored(rank):
     own, size = rank.number, rank.size
     dist.monitored_barrier()
     dist.monitored_barrier(wait_all_ranks=True)
+    # A barrier takes the keys of the one before out of the store: some of it may be under way still.
+    keys = rank.store.num_keys()
+    for _ in range(20):
+        dist.monitored_barrier()
+    assert rank.store.num_keys() <= keys + 2 * size
     absent = rank.arguments[0]
     if own not in absent:
         for wait_all_ranks, text in ((False, f"rank {absent[0]} did"), (True, "rank.* " + ", ".join(map(str, absent)) + " did")):
@@ -431,6 +438,7 @@ def monitored(rank):
     assert tensor[0] == size
 
 
+@torchjobs.needs_backends
 @pytest.mark.parametrize("absent", [[2], [1, 3]])
 def test_a_monitored_barrier_names_those_that_did_not_come(absent):
     torchjobs.run(monitored, 4, absent)

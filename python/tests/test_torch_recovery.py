@@ -137,6 +137,33 @@ def test_an_abort_ends_the_calls_of_other_threads():
     job.results()
 
 
+def aborts_while_ranks_meet(rank):
+    group, failed = group_of(rank), []
+
+    def meets():
+        with pytest.raises(dist.DistBackendError, match="was ended while its ranks met") as caught:
+            # The other rank meets elsewhere.
+            configure(group, rank, f"only rank {rank.number}")
+        failed.append(caught.value)
+
+    thread = threading.Thread(target=meets)
+    thread.start()
+    while group._joining is None:
+        time.sleep(0.001)
+    began = time.monotonic()
+    group.abort()
+    thread.join(DEADLINE)
+    assert failed and time.monotonic() - began < DEADLINE
+    assert group.errored() is failed[0] and group.size() == 1
+    configure(group, rank, "together")
+    assert group.errored() is None and total(group) == 2
+    group.shutdown()
+
+
+def test_an_abort_ends_that_ranks_meet():
+    start(aborts_while_ranks_meet, 2).results()
+
+
 def survives(rank):
     group = group_of(rank)
     configure(group, rank, "first")

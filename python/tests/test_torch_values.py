@@ -149,6 +149,7 @@ def scaled(rank):
         dist.all_reduce(tensor, make(0.5))
 
 
+@torchjobs.needs_backends
 def test_scaled_sums():
     torchjobs.run(scaled, 2)
 

@@ -11,6 +11,7 @@ import multiprocessing
 from typing import Any, Callable
 
 import jobs
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -21,8 +22,10 @@ multiprocessing.set_forkserver_preload(
 )
 torch.set_num_threads(1)
 
-#: What PyTorch takes for the group: a backend of Python (2.14 and later), or a whole group of Python (before).
-FORMS = ("backend", "group")
+#: What PyTorch takes for the group: a backend of Python (2.14 and later), or a whole group of Python (before, and still).
+FORMS = ("backend", "group") if consort.torch._has_backends() else ("group",)
+#: For what PyTorch before 2.14 does with its own backends only.
+needs_backends = pytest.mark.skipif(FORMS[0] != "backend", reason=f"PyTorch {torch.__version__} knows no backends in Python")
 
 _stores: "list[Any]" = []
 
@@ -61,7 +64,7 @@ def join(rank: Any, name: str, backend: str = "cpu:consort", **options: Any) -> 
     )
 
 
-def start(body: Callable, size: int, *arguments: Any, form: str = "backend", timeout: float = 60, **options: Any) -> jobs.Job:
+def start(body: Callable, size: int, *arguments: Any, form: str = FORMS[0], timeout: float = 60, **options: Any) -> jobs.Job:
     """A job whose ranks call `body(rank)` with the process group made."""
     port = store().port
     return jobs.Job(_enter, size, body, port, form, timeout, *arguments, method="forkserver", **options)

@@ -45,6 +45,11 @@ class _Group(Operations):
         self._options = Options(timeout, engine.inline_bytes)
         _open.add(self)
 
+    @property
+    def options(self) -> Options:
+        """The group's settings."""
+        return self._options
+
     def getBackendName(self) -> str:
         """`consort`."""
         return NAME
@@ -89,11 +94,6 @@ class Backend(_Group, c10d.Backend):
     def __init__(self, engine: Engine, timeout: timedelta):
         c10d.Backend.__init__(self, engine.comm.rank, engine.comm.size)
         self._begin(engine, timeout)
-
-    @property
-    def options(self) -> Options:
-        """The group's settings."""
-        return self._options
 
     # PyTorch asks for each of these, and finds no default of its own behind a class of Python.
     @property

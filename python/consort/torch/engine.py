@@ -64,13 +64,14 @@ class Engine:
         name: str = "",
         inline_bytes: int = 0,
         comm: Optional[Communicator] = None,
+        joining: Optional[meeting.Joining] = None,
     ):
         self.store, self.name, self.timeout = store, name, timeout
         #: The job's ranks by the group's, None where they are the same.
         self.ranks = list(ranks) if ranks and list(ranks) != list(range(size)) else None
         self.inline_bytes = inline_bytes
         #: Made here unless it is passed; this object closes it in both cases.
-        self.comm: Communicator = comm or meeting.join(store, "group", rank, size, timeout, name or None)
+        self.comm: Communicator = comm or meeting.join(store, "group", rank, size, timeout, name or None, joining)
         self.channels = Channels(store, rank, name)
         self._turn = threading.RLock()
         self._process = os.getpid()

@@ -5,11 +5,12 @@ Invariant: waiting for the store can be ended, and holds no lock of it meanwhile
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import timedelta
 from typing import Any, Callable, List, Optional, Sequence
 
-from ..communicator import Begins, Communicator, joined, unique_id
+from ..communicator import Communicator, joined, unique_id
 from ..errors import MissingRanks
 from ..membership import id_of
 from ..prototypes import RESULTS
@@ -18,6 +19,45 @@ from ..prototypes import RESULTS
 _FIRST, _LAST = 0.001, 0.05
 #: Seconds that other ranks wait for rank 0's word beyond their timeout, as it may have come later than they.
 GRACE = 10.0
+
+
+class Ended(Exception):
+    """Another thread ended that ranks meet."""
+
+
+class Joining:
+    """Lets another thread end that the ranks meet and join."""
+
+    def __init__(self, what: str):
+        self._what = what
+        self._end: Optional[Callable[[], object]] = None
+        #: Whether `end` was called.
+        self.ended = False
+        # A handler of a signal may come back in.
+        self._lock = threading.RLock()
+
+    def check(self) -> None:
+        """Raises `Ended` where it was ended."""
+        if self.ended:
+            raise Ended(f"{self._what} was ended while its ranks met")
+
+    def begins(self, end: "Callable[[], object]") -> None:
+        """The ranks have met, and join: `end` ends that."""
+        with self._lock:
+            self.check()
+            self._end = end
+
+    def over(self) -> None:
+        """The ranks have joined, or failed to."""
+        with self._lock:
+            self._end = None
+
+    def end(self) -> None:
+        """Ends it, now or as soon as it begins."""
+        with self._lock:
+            self.ended = True
+            if self._end is not None:
+                self._end()
 
 
 def wait_for(store: Any, key: str, seconds: Optional[float], check: "Callable[[], None]") -> bool:
@@ -73,17 +113,19 @@ def join(
     size: int,
     seconds: Optional[float],
     name: Optional[str] = None,
-    check: "Callable[[], None]" = _nothing,
-    begins: Optional[Begins] = None,
+    joining: Optional[Joining] = None,
+    check: "Optional[Callable[[], None]]" = None,
 ) -> Communicator:
     """Joins the ranks that meet at the same `place` of the same store.
 
     Args:
         seconds: until the other ranks must have come, and until an operation fails; None for no deadline.
-        check: called while others are waited for; may raise.
-        begins: is given a function by which another thread ends that the ranks join.
-    Raises `MissingRanks`, on all ranks that came, with those that did not.
+        joining: by which another thread ends it.
+        check: called while others are waited for; may raise. That of `joining` where it is None.
+    Raises `MissingRanks`, on all ranks that came, with those that did not, and `Ended`.
     """
+    joining = joining or Joining(f'the process group "{name}"' if name else "the process group")
+    check = check or joining.check
     # A group can be made again on one store. Each rank makes it as often as the others do.
     place = f"{place}/{store.add(f'{place}/turn/{rank}', 1)}"
     key = f"{place}/id"
@@ -100,7 +142,10 @@ def join(
         missing, shared = [int(one) for one in listed.split(",") if one], bytes.fromhex(id)
     if missing:
         raise _missing(missing, rank, size, seconds, name)
-    return joined(rank, size, id_of(shared), seconds, name, begins)
+    try:
+        return joined(rank, size, id_of(shared), seconds, name, joining.begins)
+    finally:
+        joining.over()
 
 
 def seconds_of(timeout: Any) -> Optional[float]:

@@ -8,6 +8,7 @@ died, which the communicator knows.
 
 from __future__ import annotations
 
+import contextlib
 from datetime import timedelta
 from typing import Any, List, Optional
 
@@ -32,7 +33,8 @@ def barrier(engine: Engine, opts: Any, wait_all_ranks: bool) -> None:
         if comm.failed():
             raise dist.DistBackendError(comm.status())
 
-    place = f"monitored/{store.add(f'monitored/turn/{comm.rank}', 1)}"
+    turn = store.add(f"monitored/turn/{comm.rank}", 1)
+    place = f"monitored/{turn}"
     if comm.rank:
         here(store, place, comm.rank)
         within = None if seconds is None else seconds + GRACE
@@ -42,8 +44,20 @@ def barrier(engine: Engine, opts: Any, wait_all_ranks: bool) -> None:
     else:
         missing = absent(store, place, comm.size, seconds, wait_all_ranks, check)
         store.set(f"{place}/verdict", ",".join(map(str, missing)) or "none")
+        if not missing:
+            _forget(store, turn - 1, comm.size)
     if missing:
         raise dist.DistBackendError(_text(engine, missing, seconds or 0))
+
+
+def _forget(store: Any, turn: int, size: int) -> None:
+    """Deletes the keys of a barrier: all ranks came to a later one, so they have read its verdict."""
+    if turn:
+        keys = [f"monitored/{turn}/verdict", *(f"monitored/{turn}/here/{rank}" for rank in range(1, size))]
+        with contextlib.suppress(RuntimeError, NotImplementedError):
+            # Stores of files delete nothing.
+            for key in keys:
+                store.delete_key(key)
 
 
 def _seconds(engine: Engine, timeout: Any) -> Optional[float]:

@@ -40,7 +40,7 @@ def _one(tensors: Sequence[Any], what: str) -> Any:
 
 
 def _bytes(*tensors: Tensor) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return sum(tensor.nbytes for tensor in tensors)
 
 
 class Operations:

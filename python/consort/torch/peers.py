@@ -33,10 +33,6 @@ _END_SECONDS = 10.0
 _AGAIN_SECONDS = 0.05
 
 
-class Ended(Exception):
-    """The group was ended while a pair met."""
-
-
 class Channel:
     """One direction of a pair of ranks."""
 
@@ -47,8 +43,7 @@ class Channel:
         self._place = f"pair/{sender}/{receiver}"
         self._lane = Lane(f"consort-{'to' if own == sender else 'from'}-{receiver if own == sender else sender}")
         self._comm: Optional[Communicator] = None
-        self._ended = False
-        self._end_joining: Optional[Callable[[], object]] = None
+        self._joining = meeting.Joining(f"the process group of the messages from rank {sender} to rank {receiver}")
         # A handler of a signal may come back in.
         self._lock = threading.RLock()
 
@@ -71,32 +66,26 @@ class Channel:
         if self._comm is None:
 
             def check() -> None:
-                if self._ended:
-                    raise Ended("the process group was ended before the other rank of this message came")
+                self._joining.check()
                 text = group.status()
                 if text:
-                    raise Ended(text)
+                    raise meeting.Ended(text)
 
             name = f"{self._name} {self._pair[0]} to {self._pair[1]}"
             check()
-            try:
-                made = meeting.join(self._store, self._place, self._rank, 2, seconds, name, check, self._begins)
-            finally:
-                with self._lock:
-                    self._end_joining = None
+            made = meeting.join(self._store, self._place, self._rank, 2, seconds, name, self._joining, check)
             with self._lock:
-                self._comm, ended = made, self._ended
+                self._comm, ended = made, self._joining.ended
             if ended:
                 # By a thread that did not see the communicator.
                 _abort(made, "the process group was ended while this pair met")
                 check()
         return self._comm
 
-    def _begins(self, end: Callable[[], object]) -> None:
-        with self._lock:
-            if self._ended:
-                raise Ended("the process group was ended while this pair met")
-            self._end_joining = end
+    @property
+    def ended(self) -> bool:
+        """Whether `abort` was called."""
+        return self._joining.ended
 
     def set_timeout(self, seconds: Optional[float]) -> None:
         """Seconds until a message fails; also for those that are queued."""
@@ -110,9 +99,8 @@ class Channel:
         Without effect on a pair that is just about to join: to be called until the messages are over.
         """
         with self._lock:
-            self._ended, comm = True, self._comm
-            if self._end_joining is not None:
-                self._end_joining()
+            comm = self._comm
+            self._joining.end()
         if comm is not None:
             _abort(comm, reason)
 
@@ -196,7 +184,7 @@ class Channels:
         ends = None if timeout is None else time.monotonic() + timeout
         for channel in self._end():
             left = None if ends is None else max(0.0, ends - time.monotonic())
-            if channel._ended or not channel.close(left):
+            if channel.ended or not channel.close(left):
                 _finish(channel)
         with self._lock:
             self._open.clear()

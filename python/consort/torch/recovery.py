@@ -35,7 +35,7 @@ from ..prototypes import RESULTS
 from .backend import Group
 from .engine import Engine
 from .failures import raised
-from .meeting import seconds_of, wait_for
+from .meeting import Ended, Joining, seconds_of, wait_for
 
 _MINUTE = timedelta(seconds=60)
 #: What ranks said that shrank without different ranks.
@@ -58,6 +58,8 @@ class ProcessGroupConsort(Group):
     def __init__(self, timeout: timedelta = _MINUTE):
         dist.ProcessGroup.__init__(self, 0, 1)
         self._made: Optional[Engine] = None
+        #: While `configure` meets the other ranks.
+        self._joining: Optional[Joining] = None
         self._failure: Optional[Exception] = None
         self._store: Any = None
         self._generation = 0
@@ -73,7 +75,8 @@ class ProcessGroupConsort(Group):
             store_addr: `host:port/prefix` of a `TCPStore`; each time with another prefix.
             replica_id: this process's name in reports.
             rank, world_size: from now on.
-        Raises `DistBackendError` when ranks did not come within the timeout; the group has no ranks then.
+        Raises `DistBackendError` when ranks did not come within the timeout, or `abort` was called meanwhile; the group has
+        no ranks then.
         """
         self._end(gently=True)
         host, _, rest = store_addr.partition(":")
@@ -81,18 +84,30 @@ class ProcessGroupConsort(Group):
         store = c10d.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=self._timeout)
         self._failure, self._generation = None, 0
         self._store = c10d.PrefixStore(prefix, store)
+        seconds, joining = seconds_of(self._timeout), Joining("the process group")
+        self._joining = joining
         try:
-            _all_here(self._store, rank, world_size, seconds_of(self._timeout))
-            self._made = Engine(self._store, rank, world_size, seconds_of(self._timeout), name=replica_id)
-        except Error as error:
+            _all_here(self._store, rank, world_size, seconds, joining)
+            made = Engine(self._store, rank, world_size, seconds, name=replica_id, joining=joining)
+            self._made = made
+            if joining.ended:
+                # By a thread that did not see the ranks.
+                self._end()
+                joining.check()
+        except (Error, Ended) as error:
             raise self._failed(error) from error
+        finally:
+            self._joining = None
 
     def abort(self, errored: bool = True) -> None:
-        """Ends what is under way, on all ranks; calls in other threads raise. Any thread; may be called again.
+        """Ends what is under way, on all ranks; calls in other threads raise, `configure` too. Any thread; may be called again.
 
         Args:
             errored: whether `errored` says so.
         """
+        joining = self._joining
+        if joining is not None:
+            joining.end()
         if self._end() and errored and self._failure is None:
             self._failure = dist.DistBackendError("the process group was aborted; configure it to use it again")
 
@@ -336,7 +351,7 @@ class ProcessGroupConsort(Group):
         self._failure = None
 
 
-def _all_here(store: Any, rank: int, size: int, seconds: Optional[float]) -> None:
+def _all_here(store: Any, rank: int, size: int, seconds: Optional[float], joining: Joining) -> None:
     """Rank 0 waits for the others, which wait for what it then does. Raises `MissingRanks`."""
     if rank:
         store.set(f"here/{rank}", b"")
@@ -345,7 +360,7 @@ def _all_here(store: Any, rank: int, size: int, seconds: Optional[float]) -> Non
     missing = []
     for other in range(1, size):
         left = None if ends is None else max(0.0, ends - time.monotonic())
-        if not wait_for(store, f"here/{other}", left, lambda: None):
+        if not wait_for(store, f"here/{other}", left, joining.check):
             missing.append(other)
     if missing:
         ranks = ", ".join(map(str, missing))

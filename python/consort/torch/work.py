@@ -23,15 +23,19 @@ _FOREVER = timedelta(0)
 class Work(dist._Work):
     """An operation of one group. `async_op=True` gives the program a wrapper of it that has `wait` and `get_future`."""
 
+    # What most works never change: those that are over when they are made.
+    _interrupted: "Optional[Callable[[Work], None]]" = None
+    _error: Optional[BaseException] = None
+    _over: Optional[threading.Event] = None
+    # A future made with the work is completed by the operation's thread; one made later, at once.
+    _ended: Any = None
+    _future: Any = None
+
     def __init__(self, result: List[Tensor], pending: bool, interrupted: "Optional[Callable[[Work], None]]" = None):
         super().__init__()
-        self._result, self._interrupted = result, interrupted
-        self._error: Optional[BaseException] = None
-        self._over: Optional[threading.Event] = threading.Event() if pending else None
-        # A future made here is completed by the operation's thread; one made later, at once.
-        self._ended: Any = None
-        self._future: Any = None
+        self._result = result
         if pending:
+            self._interrupted, self._over = interrupted, threading.Event()
             self._make_future()
 
     def _make_future(self) -> None:
@@ -117,5 +121,6 @@ class Work(dist._Work):
 def done(result: List[Tensor], error: Optional[BaseException] = None) -> Work:
     """Work that is over."""
     work = Work(result, False)
-    work.finish(error)
+    if error is not None:
+        work.finish(error)
     return work
