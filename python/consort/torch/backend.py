@@ -187,9 +187,12 @@ class Group(_Group, dist.ProcessGroup):
     def _get_backend(self, device: torch.device) -> "Group":
         return self
 
-    # What PyTorch's pipelines ask of a backend.
+    # What PyTorch's pipelines and torchft ask; PyTorch's own answers fail for a group without backends.
     supports_coalescing = False
     supports_splitting = False
+    supports_shrinking = False
+    supports_reconfigure = False
+    supports_window = False
 
 
 def create(kind: Any, opts: Any, options: Any) -> Any:

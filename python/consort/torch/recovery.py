@@ -68,13 +68,24 @@ class ProcessGroupConsort(Group):
 
     # What torchft's groups have.
 
-    def configure(self, store_addr: str, replica_id: str, rank: int, world_size: int) -> None:
+    def configure(
+        self,
+        store_addr: str,
+        replica_id: str,
+        rank: int,
+        world_size: int,
+        quorum_id: Optional[int] = None,
+        group_rank: Optional[int] = None,
+        group_world_size: Optional[int] = None,
+        global_ranks: Optional[Sequence[int]] = None,
+    ) -> None:
         """Joins the ranks that call this with the same address. May be called again: what is under way is aborted first.
 
         Args:
             store_addr: `host:port/prefix` of a `TCPStore`; each time with another prefix.
             replica_id: this process's name in reports.
             rank, world_size: from now on.
+            quorum_id, group_rank, group_world_size, global_ranks: what a manager's own records have; not looked at.
         Raises `DistBackendError` when ranks did not come within the timeout, or `abort` was called meanwhile; the group has
         no ranks then.
         """
