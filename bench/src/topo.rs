@@ -4,7 +4,7 @@
 
 use std::ffi::OsString;
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use consort::planning::hardware::{Hardware, NodeId, Paths};
@@ -39,7 +39,8 @@ struct Arguments {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 
-    /// Writes the machine in the form of text that this program reads, whatever form it had
+    /// Writes a drawing of the machine where FILE ends in .svg, else the machine in the form of text that this program reads,
+    /// whatever form it had. - for standard output, where nothing else is then printed
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -48,8 +49,12 @@ struct Arguments {
 pub(crate) fn run(words: &[OsString]) -> Result<Exit, Failure> {
     let Some(arguments) = planned::parse::<Arguments>(words)? else { return Ok(Exit::Done) };
     let (hardware, notes) = arguments.reading.hardware(&arguments.file)?;
-    let is_out = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
-    if !is_out {
+    let is_standard = |path: &Option<PathBuf>| path.as_deref() == Some(Path::new("-"));
+    if is_standard(&arguments.json) && is_standard(&arguments.output) {
+        return Err(Failure::usage("--json - and -o -: standard output takes one of them"));
+    }
+    let place = |path: &Path| (path != Path::new("-")).then(|| path.to_owned());
+    if !is_standard(&arguments.json) && !is_standard(&arguments.output) {
         let mut text = arguments.text(&hardware);
         for note in notes {
             // Writing to a String cannot fail.
@@ -59,10 +64,12 @@ pub(crate) fn run(words: &[OsString]) -> Result<Exit, Failure> {
     }
     if let Some(path) = &arguments.json {
         let json = hardware.summary(arguments.reading.rates).json();
-        planned::write(&json, (!is_out).then_some(path))?;
+        planned::write(&json, place(path).as_deref())?;
     }
     if let Some(path) = &arguments.output {
-        planned::write(&hardware.to_string(), Some(path))?;
+        let is_picture = path.extension().is_some_and(|suffix| suffix.eq_ignore_ascii_case("svg"));
+        let text = if is_picture { hardware.svg(arguments.reading.rates, &[]) } else { hardware.to_string() };
+        planned::write(&text, place(path).as_deref())?;
     }
     Ok(Exit::Done)
 }

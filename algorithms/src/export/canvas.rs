@@ -8,11 +8,11 @@
 use std::fmt::Write;
 
 /// The ground, which also keeps a label legible where a line passes under it.
-pub(super) const GROUND: &str = "#fdfdfb";
-pub(super) const INK: &str = "#24292f";
-pub(super) const FAINT: &str = "#d8dce1";
-pub(super) const BAND: &str = "#f3f4f2";
-pub(super) const QUIET: &str = "#626b75";
+pub(crate) const GROUND: &str = "#fdfdfb";
+pub(crate) const INK: &str = "#24292f";
+pub(crate) const FAINT: &str = "#d8dce1";
+pub(crate) const BAND: &str = "#f3f4f2";
+pub(crate) const QUIET: &str = "#626b75";
 
 /// Colours that most readers can distinguish and that are legible on the ground, after the palette of M. Okabe and K.
 /// Ito, "Color Universal Design" (2008), darkened where white is near.
@@ -20,21 +20,21 @@ const HUES: [&str; 8] =
     ["#0072b2", "#d55e00", "#008561", "#b0508a", "#8a6d00", "#2f97c7", "#7a3fb0", "#5b5b5b"];
 
 /// The colour of a channel or a series; they repeat after eight.
-pub(super) fn hue(index: usize) -> &'static str {
+pub(crate) fn hue(index: usize) -> &'static str {
     HUES[index % HUES.len()]
 }
 
 /// The number of series, in order, with colours of their own.
-pub(super) const HUES_COUNT: usize = HUES.len();
+pub(crate) const HUES_COUNT: usize = HUES.len();
 
 /// An upper bound of the width of a text of this size, in the fonts that viewers take for `sans-serif`.
-pub(super) fn text_width(text: &str, size: f64) -> f64 {
+pub(crate) fn text_width(text: &str, size: f64) -> f64 {
     text.chars().count() as f64 * size * 0.62
 }
 
 /// The position of a text relative to its point.
 #[derive(Clone, Copy)]
-pub(super) enum Anchor {
+pub(crate) enum Anchor {
     Start,
     Middle,
     End,
@@ -42,38 +42,38 @@ pub(super) enum Anchor {
 
 /// The elements drawn so far, the later above the earlier.
 #[derive(Default)]
-pub(super) struct Canvas {
+pub(crate) struct Canvas {
     body: String,
 }
 
 impl Canvas {
-    pub(super) fn line(&mut self, [x1, y1]: [f64; 2], [x2, y2]: [f64; 2], style: &str) {
+    pub(crate) fn line(&mut self, [x1, y1]: [f64; 2], [x2, y2]: [f64; 2], style: &str) {
         let (x1, y1, x2, y2) = (short(x1), short(y1), short(x2), short(y2));
         self.element(&format!("<line x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\" {style}/>"));
     }
 
-    pub(super) fn rectangle(&mut self, [x, y]: [f64; 2], [width, height]: [f64; 2], style: &str) {
+    pub(crate) fn rectangle(&mut self, [x, y]: [f64; 2], [width, height]: [f64; 2], style: &str) {
         let (x, y, width, height) = (short(x), short(y), short(width), short(height));
         self.element(&format!("<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" {style}/>"));
     }
 
-    pub(super) fn circle(&mut self, [x, y]: [f64; 2], radius: f64, style: &str) {
+    pub(crate) fn circle(&mut self, [x, y]: [f64; 2], radius: f64, style: &str) {
         let (x, y, radius) = (short(x), short(y), short(radius));
         self.element(&format!("<circle cx=\"{x}\" cy=\"{y}\" r=\"{radius}\" {style}/>"));
     }
 
     /// Straight lines from point to point.
-    pub(super) fn path(&mut self, points: &[[f64; 2]], style: &str) {
+    pub(crate) fn path(&mut self, points: &[[f64; 2]], style: &str) {
         self.element(&format!("<path d=\"M{}\" {style}/>", joined(points)));
     }
 
     /// One cubic curve from the first point to the last.
-    pub(super) fn curve(&mut self, points: [[f64; 2]; 4], style: &str) {
+    pub(crate) fn curve(&mut self, points: [[f64; 2]; 4], style: &str) {
         let [start, rest @ ..] = points;
         self.element(&format!("<path d=\"M{}C{}\" {style}/>", joined(&[start]), joined(&rest)));
     }
 
-    pub(super) fn text(&mut self, [x, y]: [f64; 2], size: f64, anchor: Anchor, style: &str, text: &str) {
+    pub(crate) fn text(&mut self, [x, y]: [f64; 2], size: f64, anchor: Anchor, style: &str, text: &str) {
         let anchor = match anchor {
             Anchor::Start => "",
             Anchor::Middle => " text-anchor=\"middle\"",
@@ -85,11 +85,11 @@ impl Canvas {
     }
 
     /// Opens a group; viewers show `title` where the pointer is on it.
-    pub(super) fn open(&mut self, title: &str, style: &str) {
+    pub(crate) fn open(&mut self, title: &str, style: &str) {
         self.element(&format!("<g {style}><title>{}</title>", escaped(title)));
     }
 
-    pub(super) fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.element("</g>");
     }
 
@@ -99,7 +99,7 @@ impl Canvas {
     }
 
     /// The whole file. `title` is for readers who cannot see the picture.
-    pub(super) fn finish(self, title: &str, width: f64, height: f64) -> String {
+    pub(crate) fn finish(self, title: &str, width: f64, height: f64) -> String {
         let (width, height, title) = (short(width), short(height), escaped(title));
         let mut text = String::new();
         // Writing to a String cannot fail.

@@ -15,6 +15,7 @@ mod svg;
 mod table;
 mod text;
 
+pub(crate) use canvas::{Anchor, Canvas, FAINT, GROUND, INK, QUIET, hue, text_width};
 pub use chart::{Axis, Chart, Mark, Series, Unit, chart_svg};
 pub use dot::{plan_dot, schedule_dot};
 pub use heat::{Heat, HeatCell, HeatGroup, bytes_text, heat_svg};

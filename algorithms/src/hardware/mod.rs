@@ -10,6 +10,7 @@ mod assume;
 mod check;
 mod compose;
 mod cpu_graph;
+mod drawing;
 pub mod exchange;
 mod identity;
 mod known;
@@ -21,10 +22,13 @@ mod select;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod titles;
+mod warnings;
 
 pub use assume::NoAssumption;
 pub use check::Fault;
 pub use compose::{Network, NoNetwork};
+pub use drawing::Route;
 pub use identity::{AMD, BusId, CpuSet, NVIDIA, NoBusId, NoCpuSet, Pci};
 pub use known::{KnownGpu, known_gpu};
 pub use model::{
@@ -36,3 +40,5 @@ pub use rank_graph::{NoRankGraph, RankGraph, Wires};
 pub use rates::{LOCAL_BYTES_S, Rates, nvlink_generation};
 pub use select::is_virtual_name;
 pub use summary::{Summary, SummaryLink};
+pub use titles::Titles;
+pub use warnings::Warning;

@@ -37,6 +37,13 @@ pub fn is_virtual_name(name: &str) -> bool {
     name == "lo" || VIRTUAL.iter().any(|start| name.starts_with(start))
 }
 
+impl Port {
+    /// Whether it is no hardware, as its source says or by its name.
+    pub fn is_virtual(&self) -> bool {
+        self.virtual_device || self.device.as_deref().is_some_and(is_virtual_name)
+    }
+}
+
 impl Hardware {
     /// The nodes of a kind, in the order of their numbers.
     fn every(&self, is_wanted: impl Fn(&NodeKind) -> bool) -> Vec<NodeId> {
@@ -52,6 +59,19 @@ impl Hardware {
     pub fn numas(&self) -> Vec<NodeId> {
         let numbered = self.every(|kind| matches!(kind, NodeKind::Numa(numa) if numa.number.is_some()));
         if numbered.is_empty() { self.every(|kind| matches!(kind, NodeKind::Numa(_))) } else { numbered }
+    }
+
+    /// The network adapters that are hardware, in the order of the nodes.
+    pub fn adapters(&self) -> Vec<NodeId> {
+        let has_port = |id: NodeId| {
+            self.below(id).any(|(_, port)| match &self.node(port).kind {
+                NodeKind::Port(port) => !port.is_virtual(),
+                _ => false,
+            })
+        };
+        let mut adapters = self.every(|kind| matches!(kind, NodeKind::Nic(_)));
+        adapters.retain(|id| self.node(*id).kind.pci().is_some() || has_port(*id));
+        adapters
     }
 
     /// The NVSwitches.
@@ -87,9 +107,8 @@ impl Hardware {
 
     /// Whether a plan may use a port: it is hardware, not down, and faster than 1 Gb/s or of unknown speed.
     pub fn is_usable(port: &Port) -> bool {
-        let is_virtual = port.virtual_device || port.device.as_deref().is_some_and(is_virtual_name);
         let is_slow = port.speed_mbit_s.is_some_and(|speed| speed <= MANAGEMENT_MBIT_S);
-        !is_virtual && !is_slow && port.state != PortState::Down
+        !port.is_virtual() && !is_slow && port.state != PortState::Down
     }
 
     /// The distinct ports that a plan may use, in the order of the nodes. A port is the same as another of its host with the
