@@ -214,11 +214,6 @@ impl NodeKind {
         }
     }
 
-    /// Whether it moves or computes data: a GPU, an NVSwitch, an adapter.
-    pub const fn is_device(&self) -> bool {
-        matches!(self, NodeKind::Gpu(_) | NodeKind::NvSwitch(_) | NodeKind::Nic(_))
-    }
-
     /// Its PCI device.
     pub fn pci(&self) -> Option<&Pci> {
         match self {

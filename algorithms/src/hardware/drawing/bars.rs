@@ -9,8 +9,9 @@ use super::painter::{Look, Painter, width_of};
 use crate::export::{Anchor, FAINT, GROUND};
 use crate::hardware::{LinkId, NodeId, NodeKind};
 
-/// The most bars; equal switches share one where there are more.
+/// The most bars, and the most where equal switches have one each.
 const BARS_MAX: usize = 24;
+const APART_MAX: usize = 12;
 /// From bar to bar, and the height of one.
 const STEP: f64 = 24.0;
 const BAR: f64 = 14.0;
@@ -84,7 +85,7 @@ impl Bars {
         switches: Vec<(NodeId, String, Vec<(NodeId, LinkId)>)>,
         plural: &str,
     ) {
-        let share = switches.len() > BARS_MAX;
+        let share = switches.len() > APART_MAX;
         let mut place: BTreeMap<Vec<(NodeId, super::wires::Class)>, usize> = BTreeMap::new();
         for (id, label, dots) in switches {
             let key = dots.iter().map(|(node, link)| (*node, painter.class(*link))).collect();
@@ -204,11 +205,10 @@ impl Bars {
             let (low, high) = ends.fold((f64::MAX, f64::MIN), |(low, high), y| (low.min(y), high.max(y)));
             let stroke = painter.style(*link).stroke();
             painter.canvas.line([x, low], [x, high], &stroke);
-            for (own, other, link) in lane {
-                painter.style(*link);
-                dot(painter, [x, y(*own)], *link);
+            for (_, other, link) in lane {
                 dot(painter, [x, y(*other)], *link);
             }
+            dot(painter, [x, y(*own)], *link);
         }
     }
 }

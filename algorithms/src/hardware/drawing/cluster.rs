@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::bars::{self, Bars};
-use super::painter::{Line, Look, Painter, box_height, line_height};
+use super::painter::{Line, Look, Painter, box_height, counted, line_height};
 use crate::hardware::{LinkId, LinkKind, NodeId, NodeKind};
 
 /// As many boxes are drawn whatever they are.
@@ -135,6 +135,11 @@ impl Cluster {
         Some(cluster)
     }
 
+    /// Whether it has NVSwitches on which GPUs of several boxes are.
+    pub(super) fn joins_gpus(&self) -> bool {
+        self.joins_gpus
+    }
+
     /// The hosts with a box of their own.
     fn shown(&self) -> Vec<usize> {
         let host = |spot: &Spot| if let Spot::Host(host) = spot { Some(*host) } else { None };
@@ -146,7 +151,11 @@ impl Cluster {
         match spot {
             Spot::Host(host) => {
                 let id = self.hosts[*host];
-                let counts = format!("{} GPUs, {} ports", self.gpus[*host].len(), self.ports[*host].len());
+                let counts = format!(
+                    "{}, {}",
+                    counted(self.gpus[*host].len(), "GPU"),
+                    counted(self.ports[*host].len(), "port")
+                );
                 vec![
                     Line::title(format!("box {host}")),
                     line(painter.hardware.node(id).name.clone()),
@@ -230,7 +239,7 @@ impl Cluster {
             return painter.plain_lines(place, width - 4.0, &lines);
         };
         let title = painter.hardware.node(self.hosts[*host]).name.clone();
-        painter.boxed(corner, [width, height], Look::Frame, &title, &[]);
+        painter.boxed(corner, [width, height], Look::Host, &title, &[]);
         painter.plain_lines([corner[0], corner[1] + PIN], width, &lines);
         for (id, [x, y]) in pins(&self.ports[*host], corner[0], width, corner[1]) {
             let title = format!("{} {}", painter.title(id), super::host::port_speed(painter.hardware, id));
@@ -295,6 +304,15 @@ fn network(painter: &Painter<'_>, ports: &[NodeId]) -> Bars {
         NodeKind::Switch { aggregates: true } => format!("{} (folds)", hardware.node(id).name),
         _ => hardware.node(id).name.clone(),
     };
+    // A switch of boxes that are not drawn is only counted.
+    let is_of_others = |id: &NodeId| {
+        let has_end = |link: &LinkId| {
+            !matches!(hardware.node(hardware.link(*link).other(*id)).kind, NodeKind::Switch { .. })
+        };
+        dots[id].is_empty() && hardware.touching(*id).iter().any(has_end)
+    };
+    let (others, known): (Vec<NodeId>, Vec<NodeId>) = known.into_iter().partition(is_of_others);
+    bars.left_out = others.len();
     let switches = known.into_iter().map(|id| (id, name(id), dots.remove(&id).unwrap_or_default()));
     bars.fill(painter, switches.chain(cables).collect(), "switches");
     bars

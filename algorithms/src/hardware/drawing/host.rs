@@ -77,14 +77,20 @@ pub(super) fn numa_height(hardware: &Hardware, id: NodeId) -> f64 {
     box_height(&numa_lines(numa)) + cores_height(cores_of(hardware, id).len())
 }
 
-/// Draws a host whose corner is `at`; gives the size of its frame.
-pub(super) fn draw(painter: &mut Painter<'_>, host: Option<NodeId>, at: [f64; 2], title: &str) -> [f64; 2] {
+/// Draws a host whose corner is `at`, with its NVSwitches or without; gives the size of its frame.
+pub(super) fn draw(
+    painter: &mut Painter<'_>,
+    host: Option<NodeId>,
+    at: [f64; 2],
+    title: &str,
+    has_switches: bool,
+) -> [f64; 2] {
     const EDGE: f64 = 16.0;
     let hardware = painter.hardware;
     let mut tree = Tree::of(hardware, host);
     let mut gpus = hardware.gpus();
     gpus.retain(|gpu| hardware.node(*gpu).host == host);
-    let bars = Bars::of_nvswitches(painter, &gpus);
+    let bars = if has_switches { Bars::of_nvswitches(painter, &gpus) } else { Bars::default() };
     let left = at[0] + EDGE + if bars.is_empty() { 0.0 } else { bars::LABEL };
     let top = at[1] + 40.0 + socket_room(hardware, &tree);
     for cell in &mut tree.cells {
@@ -198,7 +204,7 @@ fn side_lanes(painter: &mut Painter<'_>, tree: &Tree) {
                 continue;
             }
             let stroke = painter.style(link).stroke();
-            let x = cell.at[0] + cell.size[0] / 2.0 - 8.0;
+            let x = cell.at[0] + cell.size[0] / 2.0 - 4.0;
             let y = numa.bottom() + 6.0;
             let down = [numa.at[0] + 8.0, numa.bottom()];
             painter.canvas.path(&[down, [down[0], y], [x, y], [x, cell.at[1]]], &stroke);
@@ -220,10 +226,11 @@ fn connectors(painter: &mut Painter<'_>, tree: &Tree) {
         let Some(class) = cell.link.map(|link| painter.class(link)).filter(|class| class.has_line()) else {
             continue;
         };
-        let room = cell.size[0] / 2.0;
+        let room = cell.size[0] / 2.0 - 8.0;
         let text = fitted(&class.mark(), 9.0, false, room);
         let style = format!("fill=\"{QUIET}\"");
-        painter.canvas.text([cell.at[0] + 4.0, cell.at[1] - 5.0], 9.0, Anchor::Start, &style, &text);
+        // Marks of warnings are on the right.
+        painter.canvas.text([cell.at[0] - 4.0, cell.at[1] - 5.0], 9.0, Anchor::End, &style, &text);
     }
 }
 
@@ -300,10 +307,7 @@ fn draw_cores(painter: &mut Painter<'_>, all: &[NodeId], [left, top]: [f64; 2]) 
         [(Some(level), None)] => format!("L{level}"),
         _ => "last-level cache".into(),
     };
-    let text = match all.len() {
-        1 => format!("{what} for CPUs, as many as:"),
-        count => format!("{count} × {what}; CPUs of each:"),
-    };
+    let text = format!("{} × {what}; CPUs of each:", all.len());
     painter.remark([left + 8.0, top + 9.0], 9.0, NUMA - 12.0, &text);
     for (at, id) in all.iter().take(CORES_MAX).enumerate() {
         let place = [
@@ -367,6 +371,14 @@ fn draw_nic(painter: &mut Painter<'_>, id: NodeId, title: &str, address: Option<
     painter.boxed(corner, size, Look::Network, title, &lines);
     let ports = ports_of(hardware, id);
     let mut y = corner[1] + box_height(&lines) - 2.0;
+    // A port's number tells it from others of the same device.
+    let is_shared = |name: &str| {
+        let named = ports.iter().filter(|id| match &hardware.node(**id).kind {
+            NodeKind::Port(port) => port.device.as_deref() == Some(name),
+            _ => false,
+        });
+        named.count() > 1
+    };
     for port_id in ports.iter().take(PORTS_MAX) {
         let NodeKind::Port(port) = &hardware.node(*port_id).kind else { continue };
         let look = match port.state {
@@ -376,13 +388,13 @@ fn draw_nic(painter: &mut Painter<'_>, id: NodeId, title: &str, address: Option<
         };
         let device = port.device.clone().unwrap_or_else(|| hardware.node(*port_id).name.clone());
         let device = match port.number {
-            Some(number) if ports.len() > 1 && number > 0 => format!("{device}:{number}"),
+            Some(number) if is_shared(&device) => format!("{device}:{number}"),
             _ => device,
         };
         let lines = [Line::plain(device.clone()), Line::plain(port_speed(hardware, *port_id))];
         let place = [corner[0] + 3.0, y];
         painter.boxed(place, [size[0] - 6.0, PORT - 3.0], look, &device, &lines);
-        painter.marks(&[*port_id], [place[0] + size[0] - 10.0, y + 8.0]);
+        painter.marks(&[*port_id], [corner[0] + size[0] - 1.0, y + 4.0]);
         y += PORT;
     }
     if ports.len() > PORTS_MAX {

@@ -9,7 +9,7 @@ use super::wires::{Class, rounded};
 use crate::hardware::{LinkId, NodeId};
 
 /// The most GPUs of a circle.
-const GPUS_MAX: usize = 48;
+const GPUS_MAX: usize = 32;
 /// The most GPUs whose order is sought.
 const SOUGHT_MAX: usize = 24;
 /// The most lines for links side by side.
@@ -72,7 +72,7 @@ impl Mesh {
     }
 
     fn radius(&self) -> f64 {
-        (self.gpus.len() as f64 * 15.0).clamp(90.0, 420.0)
+        (self.gpus.len() as f64 * 15.0).max(90.0)
     }
 
     pub(super) fn size(&self) -> [f64; 2] {

@@ -13,9 +13,9 @@ mod routes;
 mod tree;
 mod wires;
 
-use super::{Hardware, NodeId, Rates, Warning};
+use super::{Hardware, Node, NodeId, NodeKind, Rates, Warning};
 use crate::export::text_width;
-use painter::Painter;
+use painter::{Painter, counted};
 
 /// The most kinds of hosts that are drawn in detail, and the most warnings in the list.
 const KINDS_MAX: usize = 4;
@@ -50,17 +50,26 @@ impl Hardware {
         let title = if self.name.is_empty() { "a machine" } else { &self.name };
         let mut sheet = Sheet { y: 34.0, width: 480.0 };
         sheet.head(&mut painter, title, rates);
-        if let Some(cluster) = cluster::Cluster::of(&painter, &kinds) {
+        let cluster = cluster::Cluster::of(&painter, &kinds);
+        let has_switches = cluster.as_ref().is_some_and(cluster::Cluster::joins_gpus);
+        if let Some(cluster) = cluster {
             let size = cluster.draw(&mut painter, [EDGE, sheet.y], "Boxes and the network between them");
             sheet.took(size);
         }
         for hosts in kinds.iter().take(KINDS_MAX) {
             let host = self.hosts()[hosts[0]];
-            let size = host::draw(&mut painter, Some(host), [EDGE, sheet.y], &self.host_title(hosts));
+            let size =
+                host::draw(&mut painter, Some(host), [EDGE, sheet.y], &self.host_title(hosts), !has_switches);
             sheet.took(size);
         }
-        if self.iter().any(|(_, node)| node.host.is_none() && node.kind.is_device()) {
-            let size = host::draw(&mut painter, None, [EDGE, sheet.y], "Devices of no host");
+        if self.nodes().is_empty() {
+            painter.remark([EDGE, sheet.y + 8.0], 11.0, 440.0, "Nothing is known of this machine.");
+            sheet.y += 24.0;
+        }
+        let is_apart =
+            |node: &Node| node.host.is_none() && matches!(node.kind, NodeKind::Gpu(_) | NodeKind::Nic(_));
+        if self.nodes().iter().any(is_apart) {
+            let size = host::draw(&mut painter, None, [EDGE, sheet.y], "Devices of no host", true);
             sheet.took(size);
         }
         if kinds.len() > KINDS_MAX {
@@ -79,7 +88,7 @@ impl Hardware {
         let host = self.hosts()[hosts[0]];
         let name = &self.node(host).name;
         let model = match &self.node(host).kind {
-            super::NodeKind::Host(host) => host.model.clone(),
+            NodeKind::Host(host) => host.model.clone(),
             _ => None,
         };
         let model = model.map(|model| format!(", {model}")).unwrap_or_default();
@@ -110,14 +119,10 @@ impl Sheet {
 
     fn head(&mut self, painter: &mut Painter<'_>, title: &str, rates: Rates) {
         let summary = painter.hardware.summary(rates);
-        let count = |number: usize, one: &str| match number {
-            1 => format!("1 {one}"),
-            _ => format!("{number} {one}{}", if one.ends_with("ch") { "es" } else { "s" }),
-        };
-        let mut words = vec![count(summary.gpus, "GPU"), count(summary.nics, "network port")];
-        words.push(count(summary.numa, "NUMA domain"));
+        let mut words = vec![counted(summary.gpus, "GPU"), counted(summary.nics, "network port")];
+        words.push(counted(summary.numa, "NUMA domain"));
         if summary.nvswitches > 0 {
-            words.push(count(summary.nvswitches, "NVSwitch"));
+            words.push(counted(summary.nvswitches, "NVSwitch"));
         }
         let hosts = painter.hardware.hosts().len();
         if hosts > 1 {

@@ -9,8 +9,6 @@ use super::wires::{Class, Style};
 use crate::export::{Anchor, Canvas, FAINT, GROUND, QUIET, hue, text_width};
 use crate::hardware::{Hardware, LinkId, NodeId, Rates, Titles, Warning};
 
-/// Marks of warnings on one device; the list has all of them.
-const MARKS_MAX: usize = 3;
 /// The ground of marks, which white digits are legible on.
 const ALERT: &str = "#b3261e";
 
@@ -18,6 +16,7 @@ const ALERT: &str = "#b3261e";
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Look {
     Frame,
+    Host,
     Numa,
     Pcie,
     Gpu,
@@ -33,6 +32,7 @@ impl Look {
     fn style(self) -> String {
         let (fill, stroke, more) = match self {
             Look::Frame => ("#f6f7f4", FAINT, ""),
+            Look::Host => ("#ffffff", "#9aa3ad", ""),
             Look::Numa => ("#faf3df", hue(4), ""),
             Look::Pcie => ("#eceef0", "#7c858f", ""),
             Look::Gpu => ("#e2eef9", hue(0), ""),
@@ -86,6 +86,15 @@ pub(super) fn fitted(text: &str, size: f64, is_bold: bool, width: f64) -> String
     let mut short: String = text.chars().take(room.saturating_sub(1)).collect();
     short.push('…');
     short
+}
+
+/// `1 GPU`, `8 GPUs`, `2 NVSwitches`.
+pub(super) fn counted(number: usize, one: &str) -> String {
+    match number {
+        1 => format!("1 {one}"),
+        _ if one.ends_with("ch") => format!("{number} {one}es"),
+        _ => format!("{number} {one}s"),
+    }
 }
 
 /// A sheet under way.
@@ -197,14 +206,20 @@ impl<'a> Painter<'a> {
         self.marks.keys().copied()
     }
 
-    /// The numbers of the warnings of these nodes, from the corner `at` leftwards.
+    /// The numbers of the warnings of these nodes, from the corner `at` leftwards; of more than two the first, and how many
+    /// more there are.
     pub(super) fn marks(&mut self, nodes: &[NodeId], at: [f64; 2]) {
         let mut numbers: Vec<usize> =
             nodes.iter().filter_map(|node| self.marks.get(node)).flatten().copied().collect();
         numbers.sort_unstable();
         numbers.dedup();
-        for (place, number) in numbers.iter().take(MARKS_MAX).enumerate() {
-            self.mark([at[0] - 17.0 * place as f64, at[1]], &number.to_string());
+        if let Some(first) = numbers.first() {
+            self.mark(at, &first.to_string());
+        }
+        match numbers.len() {
+            0 | 1 => {}
+            2 => self.mark([at[0] - 18.0, at[1]], &numbers[1].to_string()),
+            more => self.mark([at[0] - 18.0, at[1]], &format!("+{}", more - 1)),
         }
     }
 

@@ -8,8 +8,11 @@ use std::collections::BTreeSet;
 use super::painter::{Line, box_height, line_height};
 use crate::hardware::{Hardware, LinkId, NodeId, NodeKind};
 
-/// The most devices of a host, and the most below one switch.
+/// The most devices of a host, roughly as many as are drawn of one that has more, and the most below one switch.
 const DEVICES_MAX: usize = 64;
+const DEVICES_MANY: usize = 40;
+/// The most cells, whatever they are.
+const CELLS_MAX: usize = 300;
 const BELOW_MAX: usize = 24;
 /// The most levels below a NUMA domain.
 const LEVELS_MAX: usize = 9;
@@ -18,6 +21,8 @@ pub(super) const PORTS_MAX: usize = 4;
 pub(super) const INTERFACES_MAX: usize = 6;
 /// Between columns, and between rows: the marks of links stand there.
 const ACROSS: f64 = 8.0;
+/// Between NUMA domains, where a link between them is seen.
+const APART: f64 = 34.0;
 const DOWN: f64 = 34.0;
 /// The sides of cells.
 const DEVICE: f64 = 76.0;
@@ -93,6 +98,8 @@ struct Maker<'a> {
     hardware: &'a Hardware,
     /// Whether there is a device at or below a node.
     is_wanted: BTreeSet<NodeId>,
+    /// The most cells below one.
+    most: usize,
     tree: Tree,
     devices: usize,
 }
@@ -100,15 +107,30 @@ struct Maker<'a> {
 impl Tree {
     /// The tree of a host, or of the nodes that belong to none, with its upper left corner at the origin.
     pub(super) fn of(hardware: &Hardware, host: Option<NodeId>) -> Tree {
-        let mut maker = Maker { hardware, is_wanted: BTreeSet::new(), tree: Tree::default(), devices: 0 };
+        let mut maker = Maker {
+            hardware,
+            is_wanted: BTreeSet::new(),
+            most: BELOW_MAX,
+            tree: Tree::default(),
+            devices: 0,
+        };
         let inside = |id: NodeId| hardware.node(id).host == host && Some(id) != host;
         let nodes = || hardware.iter().map(|(id, _)| id).filter(|id| inside(*id));
+        let (mut devices, mut parents) = (0, BTreeSet::new());
         for id in nodes() {
             let is_device = matches!(hardware.node(id).kind, NodeKind::Gpu(_) | NodeKind::Nic(_));
+            if is_device {
+                devices += 1;
+                parents.insert(hardware.above(id).map(|(_, above)| above));
+            }
             let mut at = is_device.then_some(id);
             while let Some(id) = at.filter(|id| maker.is_wanted.insert(*id)) {
                 at = hardware.above(id).map(|(_, above)| above);
             }
+        }
+        if devices > DEVICES_MAX {
+            // Each switch has some of its devices then, and not the first switch all.
+            maker.most = (DEVICES_MANY / parents.len()).clamp(2, BELOW_MAX);
         }
         let is_top = |id: &NodeId| hardware.above(*id).is_none_or(|(_, above)| Some(above) == host);
         let mut tops: Vec<(Option<LinkId>, NodeId)> = nodes().filter(is_top).map(|id| (None, id)).collect();
@@ -137,7 +159,7 @@ impl Maker<'_> {
             let is_device = node
                 .is_some_and(|id| matches!(self.hardware.node(id).kind, NodeKind::Gpu(_) | NodeKind::Nic(_)));
             self.devices += usize::from(is_device);
-            if is_device && self.devices > DEVICES_MAX {
+            if is_device && self.devices > DEVICES_MAX || self.tree.cells.len() == CELLS_MAX {
                 self.tree.left_out += 1;
                 continue;
             }
@@ -174,17 +196,28 @@ impl Maker<'_> {
                 _ => {}
             }
         }
-        let most = if level > LEVELS_MAX { 0 } else { BELOW_MAX };
-        // A single one takes no more room than the count of it.
-        let shown = if wanted.len() > most + 1 { most } else { wanted.len() };
-        let shown = if level > LEVELS_MAX { 0 } else { shown };
-        if wanted.len() > shown {
-            waiting.push((What::Rest(wanted.len() - shown), above, None, level));
+        let all = wanted.len();
+        let is_device = |id: NodeId| matches!(hardware.node(id).kind, NodeKind::Gpu(_) | NodeKind::Nic(_));
+        // One more takes no more room than the count of it.
+        let most = |most: usize, all: usize| if all == most + 1 { all } else { most };
+        let devices = wanted.iter().filter(|(_, id)| is_device(*id)).count();
+        let mut room = [most(BELOW_MAX, all - devices), most(self.most, devices)];
+        if level > LEVELS_MAX {
+            room = [0, 0];
+        }
+        wanted.retain(|(_, id)| {
+            let room = &mut room[usize::from(is_device(*id))];
+            let fits = *room > 0;
+            *room -= usize::from(fits);
+            fits
+        });
+        if all > wanted.len() {
+            waiting.push((What::Rest(all - wanted.len()), above, None, level));
         }
         if !interfaces.is_empty() && level <= LEVELS_MAX {
             waiting.push((What::Interfaces(interfaces), above, None, level));
         }
-        for (link, id) in wanted.into_iter().take(shown).rev() {
+        for (link, id) in wanted.into_iter().rev() {
             waiting.push((What::Node(id), above, link, level));
         }
     }
@@ -231,8 +264,8 @@ impl Tree {
         let count = self.cells.len();
         let mut sums = vec![0.0; count];
         for at in (0..count).rev() {
-            let own = self.cells[at].size[0] + ACROSS;
-            let span = f64::max(own, sums[at]);
+            let apart = if self.cells[at].size[0] == NUMA { APART } else { ACROSS };
+            let span = f64::max(self.cells[at].size[0], sums[at] - ACROSS) + apart;
             self.cells[at].span = span;
             if let Some(above) = self.cells[at].above {
                 sums[above] += span;

@@ -6,7 +6,7 @@ mod document;
 mod heat;
 mod json;
 mod svg;
-mod xml;
+pub(crate) mod xml;
 
 use consort_algorithms::builders::{RingOptions, doubling, pair, ring};
 use consort_algorithms::export::{

@@ -179,7 +179,7 @@ fn warnings_name_what_a_person_can_change() {
     );
     let warnings = machine(&text).warnings();
     assert!(
-        warnings.contains(&"NIC 1 (ens1) is on the other socket from every GPU".to_owned()),
+        warnings.contains(&"NIC 1 is on the other socket from every GPU (ens1)".to_owned()),
         "{warnings:?}"
     );
     let fine = machine(&boxes::dgx_h100());

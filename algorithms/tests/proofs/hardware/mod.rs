@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod boxes;
+mod drawing;
 mod machines;
 mod other_formats;
 
