@@ -36,6 +36,7 @@ mod environment;
 mod failure;
 mod group;
 mod launch;
+mod matrix;
 mod measure;
 mod operator;
 mod pattern;

@@ -7,15 +7,13 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
-use consort::planning::hardware::{Hardware, NodeId, Paths};
+use consort::planning::hardware::Hardware;
 use consort::planning::{Collective, bounds};
 
 use crate::described::{Graph, Reading};
 use crate::failure::{Exit, Failure};
+use crate::matrix::Devices;
 use crate::planned;
-
-/// The most rows and columns of the matrix of paths.
-const MATRIX_MAX: usize = 32;
 
 /// The most GPUs for which bounds are worked out: those of larger machines take minutes where boxes differ.
 const BOUND_RANKS_MAX: u32 = 64;
@@ -82,44 +80,15 @@ impl Arguments {
             "{name}: {} GPUs, {} network ports, {} NUMA domains, {} NVSwitches\n",
             summary.gpus, summary.nics, summary.numa, summary.nvswitches
         );
-        text += &self.matrix(hardware);
+        let devices = Devices::of(hardware, self.reading.rates);
+        text += &devices.list();
+        text += &devices.table();
         text += &self.bounds(hardware);
         for warning in &summary.warnings {
             // Writing to a String cannot fail.
             let _ = writeln!(text, "warning: {warning}");
         }
         text
-    }
-
-    /// The path of each GPU to each other and to each port: its kind, and gigabytes a second of its narrowest link.
-    fn matrix(&self, hardware: &Hardware) -> String {
-        let gpus = hardware.gpus();
-        let ends: Vec<NodeId> = gpus.iter().copied().chain(hardware.network_ends()).collect();
-        if gpus.is_empty() {
-            return String::new();
-        }
-        if ends.len() > MATRIX_MAX {
-            return format!("paths: {} ends are too many to show\n", ends.len());
-        }
-        let paths = Paths::new(hardware, self.reading.rates);
-        let name = |id: NodeId| hardware.node(id).name.clone();
-        let mut rows = vec![std::iter::once(String::new()).chain(ends.iter().map(|id| name(*id))).collect()];
-        for gpu in gpus {
-            let found = paths.from(gpu, &ends).into_iter().zip(&ends).map(|(path, end)| match path.bytes_s {
-                _ if *end == gpu => "-".into(),
-                Some(bytes_s) => format!("{} {}", path.kind, (bytes_s as f64 / 1e7).round() / 100.0),
-                None => format!("{} ?", path.kind),
-            });
-            rows.push(std::iter::once(name(gpu)).chain(found).collect::<Vec<String>>());
-        }
-        let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..=ends.len()).map(width).collect();
-        let line = |row: &Vec<String>| {
-            let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-            format!("  {}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
-        };
-        let lines: String = rows.iter().map(line).collect();
-        format!("paths, with GB/s of the narrowest link in one direction (? is not known):\n{lines}")
     }
 
     /// What no schedule of the GPUs can exceed.

@@ -328,6 +328,7 @@ const FLOORS: [(&str, &[&str]); 13] = [
             "measure",
             "plan",
             "bound",
+            "matrix",
             "topo",
             "samples",
             "simulate",

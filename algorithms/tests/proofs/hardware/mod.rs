@@ -5,6 +5,7 @@ mod boxes;
 mod drawing;
 mod machines;
 mod other_formats;
+mod warnings;
 
 use consort_algorithms::hardware::exchange::{Note, ReadError, nccl_topology_xml, read_hardware};
 use consort_algorithms::hardware::{Hardware, Rates};
