@@ -40,6 +40,7 @@ mod eager;
 mod engine;
 mod planner;
 pub mod planning;
+pub mod probe;
 mod ticket;
 mod wait;
 

@@ -67,6 +67,11 @@ impl Machine {
         }
     }
 
+    /// The host of each rank, counted in the order in which they come.
+    pub(crate) fn hosts_of<'a>(members: impl Iterator<Item = &'a Member>) -> Vec<u32> {
+        numbered(members.map(|member| member.host_key)).1
+    }
+
     /// A machine of one host, whose ranks take turns on its cores.
     pub(crate) fn of_one_host(ranks: u32, cores: u32) -> Self {
         let turns = ranks.div_ceil(cores.max(1));

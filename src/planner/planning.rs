@@ -103,7 +103,8 @@ impl Planning {
         // Parts of a job run on a part of its machine, which no setting names.
         let named = preferences.topology.as_deref().and_then(|text| topology::parse(text).ok());
         let named = named.filter(|topology| topology.ranks() == machine.ranks);
-        let is_named = named.is_some();
+        // What the ranks measured between each other is their own machine, not another one to predict for.
+        let is_named = named.as_ref().is_some_and(|topology| !topology.measured);
         let on_own_cores = !is_named && machine.hosts <= 1 && settings.transport != TransportChoice::Tcp;
         let topology = named.unwrap_or_else(|| machine.topology(settings.transport));
         let per_box = even_boxes(&topology);

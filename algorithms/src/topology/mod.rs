@@ -7,6 +7,7 @@
 
 mod dot;
 mod lookup;
+mod measured;
 mod networks;
 mod profiles;
 mod route;
@@ -16,6 +17,7 @@ use std::fmt;
 
 pub use dot::topology_dot;
 pub use lookup::{NoSuchProfile, profile};
+pub use measured::{MeasuredPair, measured, rounds};
 pub(crate) use profiles::host_figures;
 pub use profiles::{
     Inside, dgx_a100, dgx_a100_flat, dgx_h100, dgx_h100_flat, dgx_h200, host, host_of_cores, host_of_domains,
@@ -110,6 +112,8 @@ pub struct Topology {
     pub costs: Costs,
     /// Whether ranks forward messages for others, as routers of a torus do.
     pub relay: bool,
+    /// Whether ranks measured it between each other ([`measured()`]); a job on these ranks is planned with all that it has besides.
+    pub measured: bool,
     nodes: Vec<Node>,
     links: Vec<Link>,
     ranks: u32,

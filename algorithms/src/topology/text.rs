@@ -44,6 +44,9 @@ pub(super) fn topology_text(topology: &Topology) -> String {
     if topology.relay {
         text += "relay\n";
     }
+    if topology.measured {
+        text += "measured\n";
+    }
     for node in topology.nodes() {
         let name = &node.name;
         let _ = match node.kind {
@@ -101,6 +104,10 @@ fn read(
         }
         ("relay", []) => {
             topology.relay = true;
+            return Ok(());
+        }
+        ("measured", []) => {
+            topology.measured = true;
             return Ok(());
         }
         ("costs", fields) => {

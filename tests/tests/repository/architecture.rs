@@ -252,7 +252,7 @@ const FLOORS: [(&str, &[&str]); 13] = [
             "trace",
         ],
     ),
-    ("src", &["eager", "planner", "wait", "ticket", "engine", "communicator", "planning", "device"]),
+    ("src", &["eager", "planner", "wait", "ticket", "engine", "communicator", "probe", "planning", "device"]),
     (
         "nccl/src",
         &[
