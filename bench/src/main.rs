@@ -17,6 +17,7 @@
 //! | `traffic` | the subcommand that counts what a training job moves |
 //! | `bound` | the subcommand that says what no schedule can exceed |
 //! | `topo`, `described` | the subcommand that shows a machine, and machines that files describe |
+//! | `probe` | the subcommand that measures the wires between ranks |
 //! | `plan`, `simulate`, `tune`, `planned`, `samples`, `schedule` | the subcommands that ask and teach the planner |
 
 #![forbid(unsafe_code)]
@@ -42,6 +43,7 @@ mod operator;
 mod pattern;
 mod plan;
 mod planned;
+mod probe;
 mod progress;
 mod report;
 mod samples;
@@ -78,6 +80,7 @@ fn main() -> ExitCode {
         Some("topo") => return ended(topo::run(&arguments[1..])),
         Some("bound") => return ended(bound::run(&arguments[1..])),
         Some("simulate") => return ended(simulate::run(&arguments[1..])),
+        Some("probe") => return ended(probe::run(&arguments)),
         Some("tune") => return ended(tune::run(&arguments)),
         Some("env") => return ended(environment::run(&arguments[1..])),
         _ => {}

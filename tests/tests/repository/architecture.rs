@@ -330,6 +330,7 @@ const FLOORS: [(&str, &[&str]); 13] = [
             "bound",
             "matrix",
             "topo",
+            "probe",
             "samples",
             "simulate",
             "trace",

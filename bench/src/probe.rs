@@ -1,0 +1,256 @@
+//! `collbench probe`: the ranks of a job measure the wires between each other and write them as a topology.
+//!
+//! Invariant: the measuring is the library's ([`Communicator::probe`](consort::Communicator::probe)); what is written is what
+//! `CONSORT_TOPOLOGY` reads. Absent: choices by what was found (see `plan`).
+
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+use consort::Options;
+use consort::planning::topology::MeasuredPair;
+use consort::probe::{self, Probe};
+
+use crate::arguments::{Place, parse_place};
+use crate::backend::{self, Member};
+use crate::bounds::{self, Limits};
+use crate::failure::{Exit, Failure};
+use crate::group::Group;
+use crate::launch;
+use crate::planned;
+
+/// Pairs that are listed one by one.
+const LISTED_MAX: usize = 64;
+/// What a rank holds for what it sends and receives.
+const BUFFER_BYTES: u64 = 32 << 20;
+
+/// Measures the wires between the ranks of a job, and writes them as a topology file: CONSORT_TOPOLOGY=FILE then plans by them.
+///
+/// Pairs of ranks measure the latency of short messages, and the rate of long ones there, back and both ways at once, over the connections that
+/// collectives use; medians. No rank and no host is in two pairs at the same time. Started by a launcher, each process is a rank;
+/// otherwise the ranks are processes of this host.
+#[derive(Parser, Debug)]
+#[command(
+    name = "collbench probe",
+    bin_name = "collbench probe",
+    args_override_self = true,
+    max_term_width = 110
+)]
+struct Arguments {
+    /// Number of ranks [default: as a measurement without --ranks]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    ranks: Option<u32>,
+
+    /// Seconds that all pairs together should take; slow wires take longer, as each is measured three times at least
+    #[arg(long = "budget", value_name = "SECONDS", default_value_t = 20.0)]
+    budget_s: f64,
+
+    /// Seconds after which probing fails on all ranks [default: 30 and ten times the budget]
+    #[arg(short = 'T', long = "timeout", value_name = "SECONDS")]
+    timeout_s: Option<f64>,
+
+    /// Ranks are threads of one process instead of processes
+    #[arg(long)]
+    threads: bool,
+
+    /// Seed of the data
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+
+    /// Writes the topology to a file; - for standard output, where the table is then in comments
+    #[arg(short = 'o', long = "output", value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Says on standard error what is done
+    #[arg(short = 'v', long)]
+    verbose: bool,
+
+    /// Set by the parent process: rank, size, the parent's process, whether to report progress.
+    #[arg(long = "as-rank", hide = true, value_name = "R/N/PID/P", value_parser = parse_place)]
+    place: Option<Place>,
+
+    /// Set by the parent process: why there are as many ranks as there are.
+    #[arg(long = "as-rank-note", hide = true)]
+    note: Option<String>,
+}
+
+/// Runs the subcommand. `words` are all of the command line.
+pub(crate) fn run(words: &[OsString]) -> Result<Exit, Failure> {
+    let Some(arguments) = planned::parse::<Arguments>(&words[1..])? else { return Ok(Exit::Done) };
+    arguments.check()?;
+    let options = Options::default();
+    if let Some(place) = arguments.place {
+        let id = launch::enter(place)?;
+        let member = backend::join(place.rank, place.size, &id, &options)?;
+        let note = arguments.note.clone().unwrap_or_default();
+        return arguments.one_rank(&member, &note);
+    }
+    if let Some(launch) = backend::detect()?.filter(|launch| launch.size > 1) {
+        if arguments.ranks.is_some() || arguments.threads {
+            let text = format!("{} started the ranks; leave out --ranks and --threads", launch.launcher);
+            return Err(Failure::usage(text));
+        }
+        let note = format!("{} ranks: as {} says", launch.size, launch.launcher);
+        return arguments.one_rank(&backend::launched(&options)?, &note);
+    }
+    let (limits, bytes) = (Limits::of_this_process(), bounds::rank_bytes(BUFFER_BYTES));
+    let (ranks, note) = match arguments.ranks {
+        None => limits.choose(bytes)?,
+        Some(ranks) => {
+            limits.check_memory(ranks, bytes)?;
+            (ranks, format!("{ranks} ranks: as asked for"))
+        }
+    };
+    if arguments.threads {
+        return arguments.in_threads(ranks, &note, &options);
+    }
+    let (id, _root) = backend::create()?;
+    launch::run(arguments.verbose, ranks, &note, &id, words)
+}
+
+impl Arguments {
+    fn check(&self) -> Result<(), Failure> {
+        let is_time = |seconds: f64| seconds > 0.0 && seconds <= 1e6;
+        if !is_time(self.budget_s) || !self.timeout_s.is_none_or(is_time) {
+            return Err(Failure::usage("--budget and --timeout are seconds, more than 0 and at most 1000000"));
+        }
+        // Before anything is measured.
+        if let Some(path) = self.output.as_ref().filter(|path| path.as_os_str() != "-") {
+            let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
+            opened.map_err(|error| Failure::usage(format!("cannot write {}: {error}", path.display())))?;
+        }
+        Ok(())
+    }
+
+    fn options(&self) -> probe::Options {
+        let options =
+            probe::Options::default().budget(Duration::from_secs_f64(self.budget_s)).seed(self.seed);
+        self.timeout_s.map_or(options, |seconds| options.deadline(Duration::from_secs_f64(seconds)))
+    }
+
+    /// Probes as one rank; rank 0 says what was found.
+    fn one_rank(&self, member: &Member, note: &str) -> Result<Exit, Failure> {
+        let probe = member.communicator().probe(&self.options()).map_err(|error| {
+            let failure = member.failure(error);
+            Failure::new(failure.exit, format!("rank {}: {failure}", member.rank()))
+        })?;
+        if member.rank() == 0 {
+            self.say(&probe, note)?;
+        }
+        Ok(Exit::Done)
+    }
+
+    fn in_threads(&self, ranks: u32, note: &str, options: &Options) -> Result<Exit, Failure> {
+        let members = backend::local(ranks, options)?;
+        std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                members.iter().map(|member| scope.spawn(move || self.one_rank(member, note))).collect();
+            let panicked = |_| Err(Failure::internal("a rank panicked"));
+            threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).fold(
+                Ok(Exit::Done),
+                |all, one| match (all, one) {
+                    (Ok(all), Ok(one)) => Ok(all.worse(one)),
+                    (Err(failure), _) | (_, Err(failure)) => Err(failure),
+                },
+            )
+        })
+    }
+
+    fn say(&self, probe: &Probe, note: &str) -> Result<(), Failure> {
+        let topology = probe.topology().to_string();
+        let table = table(probe, note);
+        match &self.output {
+            Some(path) if path.as_os_str() == "-" => planned::write(&format!("{table}{topology}"), None),
+            Some(path) => {
+                planned::write(&format!("{table}{topology}"), Some(path))?;
+                let path = path.display();
+                let hint = format!("# CONSORT_TOPOLOGY={path} plans by these wires; collbench plan --topology {path} says how\n");
+                planned::write(&(table + &hint), None)
+            }
+            None => planned::write(&table, None),
+        }
+    }
+}
+
+/// What was found, for a person; every line is a comment of a topology.
+fn table(probe: &Probe, note: &str) -> String {
+    let mut text = String::new();
+    let hosts = probe.host_of.iter().max().map_or(1, |last| last + 1);
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        text,
+        "# {note}; {hosts} hosts, {} pairs measured in {:.1} s",
+        probe.pairs.len(),
+        probe.seconds
+    );
+    if probe.left_out > 0 {
+        let _ = writeln!(
+            text,
+            "# {} pairs of ranks were not measured: others of their hosts stand for them (--budget gives more time)",
+            probe.left_out
+        );
+    }
+    let _ = writeln!(
+        text,
+        "# {:>5} {:>5} {:>6} {:>12} {:>12} {:>12} {:>12}",
+        "rank", "rank", "hosts", "latency us", "there MB/s", "back MB/s", "both MB/s"
+    );
+    // The slowest are what a person looks for.
+    let slowest = |pair: &&MeasuredPair| pair.there_bytes_s.min(pair.back_bytes_s).min(pair.both_bytes_s);
+    let mut shown: Vec<&MeasuredPair> = probe.pairs.iter().collect();
+    if shown.len() > LISTED_MAX {
+        shown.sort_by_key(slowest);
+        let _ = writeln!(text, "# the {LISTED_MAX} slowest of {}:", shown.len());
+        shown.truncate(LISTED_MAX);
+    }
+    for pair in shown {
+        let host = |rank: u32| probe.host_of[rank as usize];
+        let mb = |rate: u64| rate as f64 / 1e6;
+        let _ = writeln!(
+            text,
+            "# {:>5} {:>5} {:>6} {:>12.2} {:>12.2} {:>12.2} {:>12.2}",
+            pair.one,
+            pair.other,
+            format!("{}-{}", host(pair.one), host(pair.other)),
+            pair.latency_ns as f64 / 1e3,
+            mb(pair.there_bytes_s),
+            mb(pair.back_bytes_s),
+            mb(pair.both_bytes_s)
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Result<Arguments, Failure> {
+        let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+        let arguments = planned::parse::<Arguments>(&words)?.expect("no help");
+        arguments.check().map(|()| arguments)
+    }
+
+    #[test]
+    fn ranks_that_are_threads_write_a_topology_that_is_read_back() {
+        let path = std::env::temp_dir().join(format!("collbench-probe-{}.topology", std::process::id()));
+        let line = format!("probe --threads --budget 0.05 -o {}", path.display());
+        let arguments = read(&line).expect("good words");
+        let exit = arguments.in_threads(3, "3 ranks", &Options::default()).expect("they probe");
+        assert_eq!(exit, Exit::Done);
+        let text = std::fs::read_to_string(&path).expect("a file");
+        assert!(text.starts_with("# 3 ranks; 1 hosts, 3 pairs measured in "), "{text}");
+        let topology = consort::planning::read_topology(&path.display().to_string()).expect("a topology");
+        assert!(topology.ranks() == 3 && topology.measured, "{topology}");
+        std::fs::remove_file(&path).expect("removed");
+    }
+
+    #[test]
+    fn times_that_make_no_sense_are_refused() {
+        for line in ["probe --budget 0", "probe --budget NaN", "probe -T -1", "probe --ranks 0", "probe -o /nowhere/at/all"] {
+            assert_eq!(read(line).expect_err(line).exit, Exit::Usage, "{line}");
+        }
+    }
+}
