@@ -37,8 +37,8 @@ pub(crate) const ITERATIONS_TIME: Duration = Duration::from_secs(5);
 /// library or lost rank, 4 timeout, 6 wrong usage, 7 wrong data or bandwidth below the minimum.
 ///
 /// `collbench trace OUT IN...` merges the trace files (CONSORT_TRACE) of several hosts. `collbench plan`,
-/// `simulate` and `tune` (each with --help) ask the planner, price its candidates, and measure them. `collbench env`
-/// shows every setting, its value now and where that came from.
+/// `simulate` and `tune` (each with --help) ask the planner, price its candidates, and measure them. `collbench probe`
+/// measures the wires between ranks. `collbench env` shows every setting, its value now and where that came from.
 #[derive(Parser, Debug)]
 #[command(
     name = "collbench",

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use consort::Options;
-use consort::planning::{Collective, Planning, Schedule, read_topology};
+use consort::planning::{Collective, Planning, Schedule, read_topology, read_topology_for};
 
 use crate::collective;
 use crate::failure::Failure;
@@ -57,7 +57,7 @@ pub(crate) struct Machine {
     ranks: Option<u32>,
 
     /// The machine: a profile such as dgx-h100:2, host:8x2, tcp:4x2 or torus:4x4, a network such as fat-tree:k=8 or
-    /// rail:boxes=16,box=dgx-h100, or a file; also CONSORT_TOPOLOGY
+    /// rail:boxes=16,box=dgx-h100, or a file: what probe wrote, or what topo reads; also CONSORT_TOPOLOGY
     #[arg(long, value_name = "NAME|FILE")]
     topology: Option<String>,
 
@@ -93,11 +93,11 @@ impl Machine {
             let cores = self.cores.unwrap_or_else(cores);
             return Planning::for_host(ranks, cores, &options).map_err(refused);
         };
-        let topology = read_topology(name.trim()).map_err(refused)?;
-        if let Some(ranks) = self.ranks.filter(|ranks| *ranks != topology.ranks()) {
-            let has = topology.ranks();
-            return Err(Failure::usage(format!("--ranks {ranks}: the topology {name} has {has}")));
-        }
+        let topology = match self.ranks {
+            Some(ranks) => read_topology_for(name.trim(), ranks),
+            None => read_topology(name.trim()),
+        };
+        let topology = topology.map_err(refused)?;
         Planning::for_topology(&topology, &options.topology(name)).map_err(refused)
     }
 }

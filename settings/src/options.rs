@@ -3,6 +3,7 @@
 //! Precedence: `CONSORT_*` in the environment, then `NCCL_*`, then [`Options`], then a file of variables, then the
 //! default (see `settings`). The environment is read when the communicator is made, and never changed.
 
+mod named;
 mod preferences;
 mod restriction;
 mod settings;
@@ -17,7 +18,11 @@ use consort_algorithms::catalogue::{Algorithm, Imported};
 use consort_algorithms::{LowerOptions, Schedule};
 use consort_types::error::{Error, Result};
 
-pub use preferences::{Determinism, read_topology};
+pub use named::{
+    Exchanged, MACHINE_BYTES_MAX, Misfit, cpu_graph, gpu_graph, graph_for, machine, read_topology,
+    read_topology_for,
+};
+pub use preferences::Determinism;
 pub use preferences::{Preferences, Wishes, digest};
 pub use settings::{RECORDS, Settings};
 pub use tuning::{Tuning, TuningError, TuningLine};
@@ -29,7 +34,7 @@ pub const SLOT_BYTES_MAX: usize = 512 << 10;
 /// The shortest slot, in bytes.
 pub const SLOT_BYTES_MIN: usize = 16 << 10;
 /// The version of everything that travels between ranks; raised with every change of it.
-pub const WIRE_VERSION: u32 = 14;
+pub const WIRE_VERSION: u32 = 15;
 /// The version of the planner's choices; raised where it chooses otherwise for the same call.
 pub const PLANNER_VERSION: u32 = 9;
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use consort_memory::sync::AtomicBool;
 
-use super::{Communicator, Core};
+use super::{Communicator, Core, exchanged};
 use crate::Rank;
 use crate::planner::Planner;
 use consort_control::bootstrap::{self, Hello, Launch, Table, UniqueId};
@@ -230,6 +230,7 @@ fn of_this_process(process: &Process, settings: &Settings) -> bootstrap::Member 
         cores: cores(),
         place: Place::of_thread(),
         devices: settings.devices,
+        hardware: exchanged::hardware(settings),
         unix: Vec::new(),
         tcp: Vec::new(),
     }
@@ -327,7 +328,10 @@ fn root_communicator(process: Arc<Process>, member: Arc<Member>, settings: Setti
     let members: Vec<Rank> = (0..member.table.len() as u32).collect();
     let group = Group::new(member, uid, members.clone(), settings.records);
     trace::joined(&group, &settings);
-    Communicator::from_core(Core::new(group, process.shared.clone(), settings), process)
+    let core = Core::new(group, process.shared.clone(), settings);
+    let rank = core.group.rank;
+    exchanged::joined(rank, &core.group.member.table[rank as usize], &core.settings, &core.planning);
+    Communicator::from_core(core, process)
 }
 
 #[doc(hidden)]

@@ -4,6 +4,7 @@ mod agree;
 mod binding;
 pub(crate) mod core;
 mod drive;
+mod exchanged;
 mod fast_path;
 mod group;
 mod grow;

@@ -9,6 +9,7 @@ use std::fmt;
 
 use consort_algorithms::Collective;
 use consort_algorithms::catalogue::{self, Algorithm};
+use consort_algorithms::topology::{NodeId, Routes, Topology};
 
 use super::Proved;
 use super::blocks::{self, BLOCK_S, Cut, beside, stride};
@@ -194,9 +195,18 @@ impl Planning {
         f64::from(launched) * BLOCK_S + proved.load.seconds(&cut)
     }
 
-    /// Bytes a second from a device to a peer: what a topology that was named says of its first, or those of a data sheet.
+    /// Bytes a second from a device to a peer: what a topology that was named says of its first, what the graph of the hosts' devices says of
+    /// the way from rank 0 to its neighbour, or those of a data sheet.
     fn link_bytes_s(&self) -> f64 {
-        let named = self.topology().links().first().filter(|_| self.is_named);
-        named.map_or(LINK_BYTES_S, |link| link.bandwidth_bytes_s as f64)
+        let named = self.topology().links().first().filter(|_| self.is_named).map(|link| link.bandwidth_bytes_s);
+        let known = || self.device_graph.as_ref().and_then(narrowest);
+        named.or_else(known).map_or(LINK_BYTES_S, |bytes_s| bytes_s as f64)
     }
+}
+
+/// Bytes a second of the narrowest link from rank 0 to rank 1.
+fn narrowest(graph: &Topology) -> Option<u64> {
+    let ends = (graph.ranks() > 1).then_some([NodeId(0), NodeId(1)])?;
+    let route = Routes::new(graph).from(ends[0], &ends[1..]).pop()??;
+    route.iter().map(|link| graph.links()[link.index()].bandwidth_bytes_s).min()
 }

@@ -3,6 +3,8 @@
 //! Invariant: made from the table that all ranks have, so it is the same on all of them. Absent: probing, and
 //! distances that are proved; prices need no proof.
 
+pub(crate) mod graph;
+
 use std::collections::HashMap;
 
 use consort_algorithms::topology::{self, Inside, Topology};
@@ -10,6 +12,7 @@ use consort_algorithms::topology::{self, Inside, Topology};
 use consort_control::bootstrap::Member;
 use consort_settings::options::TransportChoice;
 use consort_topology::{Place, per_domain};
+use graph::Graphs;
 
 /// The machine that a communicator's ranks run on.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -31,6 +34,8 @@ pub struct Machine {
     pub(crate) wire_mbits: u32,
     /// The host of each rank, counted in the order in which they come, where `per_box` does not say it; empty otherwise.
     pub(crate) host_of: Vec<u32>,
+    /// What is in the hosts, where the ranks know.
+    pub(crate) graphs: Graphs,
 }
 
 impl Machine {
@@ -51,6 +56,7 @@ impl Machine {
         };
         let places: Vec<Place> = members().map(|member| member.place).collect();
         Machine {
+            graphs: Graphs::of(members(), &host_of),
             per_domain: if hosts == 1 { per_domain(&places) } else { 1 },
             ranks,
             hosts,
@@ -85,6 +91,7 @@ impl Machine {
             turns,
             wire_mbits: 0,
             host_of: Vec::new(),
+            graphs: Graphs::default(),
         }
     }
 

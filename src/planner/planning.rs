@@ -10,7 +10,7 @@ mod price;
 mod tables;
 
 use std::collections::HashMap;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use consort_algorithms::catalogue::{self, Algorithm, Shape};
 use consort_algorithms::topology::{self, Topology};
@@ -22,7 +22,7 @@ use super::devices;
 use super::explain::{Candidate, Explanation, Origin};
 use super::machine::{Machine, even_boxes};
 use super::selector::{eligible, least};
-use consort_settings::options::{Determinism, Preferences, TuningLine};
+use consort_settings::options::{Determinism, Preferences, TuningLine, digest, graph_for};
 use consort_settings::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, Settings, TransportChoice};
 use consort_types::call::Call;
 use consort_types::error::{Error, Result};
@@ -56,8 +56,12 @@ pub struct Planning {
     slot_bytes: Option<usize>,
     pub(super) preferences: Preferences,
     topology: Topology,
+    /// The graph of the ranks' GPUs, where their hosts say it and no setting names another machine.
+    pub(super) device_graph: Option<Topology>,
     /// Whether a setting names the topology; one of another number of ranks, as that of a part of a job, it does not.
     pub(super) is_named: bool,
+    /// Whether ranks may use devices.
+    for_devices: bool,
     /// Whether the cores of one host move everything.
     on_own_cores: bool,
     /// The collectives for which the restriction is known to leave an algorithm.
@@ -101,12 +105,18 @@ impl Planning {
         machine.sockets |= settings.transport == TransportChoice::Tcp;
         let preferences = settings.preferences.clone();
         // Parts of a job run on a part of its machine, which no setting names.
-        let named = preferences.topology.as_deref().and_then(|text| topology::parse(text).ok());
-        let named = named.filter(|topology| topology.ranks() == machine.ranks);
+        let named = preferences
+            .topology
+            .as_deref()
+            .and_then(|text| graph_for(text, machine.ranks, settings.devices).ok());
         // What the ranks measured between each other is their own machine, not another one to predict for.
         let is_named = named.as_ref().is_some_and(|topology| !topology.measured);
         let on_own_cores = !is_named && machine.hosts <= 1 && settings.transport != TransportChoice::Tcp;
-        let topology = named.unwrap_or_else(|| machine.topology(settings.transport));
+        let parsed = |text: &Option<Arc<str>>| text.as_deref().and_then(|text| topology::parse(text).ok());
+        // A graph of CPUs knows nothing of ranks that take turns on them.
+        let known = parsed(&machine.graphs.host).filter(|_| on_own_cores && machine.turns <= 1);
+        let device_graph = if is_named { None } else { parsed(&machine.graphs.devices) };
+        let topology = named.or(known).unwrap_or_else(|| machine.topology(settings.transport));
         let per_box = even_boxes(&topology);
         let invariant = preferences.determinism == Determinism::Invariant;
         let Settings { channels, bidirectional, .. } = *settings;
@@ -118,7 +128,9 @@ impl Planning {
             slot_bytes: settings.slot_bytes,
             preferences,
             topology,
+            device_graph,
             is_named,
+            for_devices: settings.devices,
             on_own_cores,
             admitted: Default::default(),
             messages: OnceLock::new(),
@@ -203,9 +215,30 @@ impl Planning {
         &self.topology
     }
 
+    /// The graph of the ranks' GPUs, where the files of their hosts say it (`NCCL_TOPO_FILE`).
+    pub fn device_graph(&self) -> Option<&Topology> {
+        self.device_graph.as_ref()
+    }
+
+    /// A hash of the job's graph, the same on all ranks: of [`topology`](Planning::topology) and of
+    /// [`device_graph`](Planning::device_graph).
+    pub fn graph_hash(&self) -> u64 {
+        let devices = self.device_graph.as_ref().map_or_else(String::new, Topology::to_string);
+        digest(&format!("{}{devices}", self.topology))
+    }
+
+    /// Why a machine that a setting or the ranks' hosts name is not that of these ranks, which are then planned by what they see.
+    pub(crate) fn misfit(&self) -> Option<String> {
+        let named = self.preferences.topology.as_deref();
+        let misfit = named.and_then(|text| graph_for(text, self.machine.ranks, self.for_devices).err());
+        misfit
+            .map(|misfit| format!("CONSORT_TOPOLOGY is not the machine of this job: {misfit}"))
+            .or_else(|| self.machine.graphs.misfit.as_ref().map(|why| format!("NCCL_TOPO_FILE is not the machine of this job: {why}")))
+    }
+
     /// The same on all ranks; differs where anything differs that choices depend on.
     pub(crate) fn key(machine: &Machine, settings: &Settings) -> u64 {
-        consort_settings::options::digest(&format!("{machine:?} {:?}", settings.agreed()))
+        digest(&format!("{machine:?} {:?}", settings.agreed()))
     }
 
     /// The algorithms that may run `collective`, in the order that settles ties.

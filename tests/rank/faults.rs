@@ -53,6 +53,29 @@ pub(crate) fn messages(context: &Context) -> Result<()> {
     Ok(())
 }
 
+/// Probes the wires between ranks over and over until that fails.
+pub(crate) fn probe(context: &Context) -> Result<()> {
+    let comm = context.join()?;
+    let options = consort::probe::Options::default().budget(Duration::from_millis(300));
+    let probed = comm.probe(&options)?;
+    assert_eq!(probed.pairs.len() as u32, context.size * (context.size - 1) / 2);
+    println!("turn");
+    let failed = loop {
+        if let Err(error) = comm.probe(&options) {
+            break error;
+        }
+    };
+    report(&Err(failed));
+    Ok(())
+}
+
+/// What the ranks plan by, after they have joined.
+pub(crate) fn graph(context: &Context) -> Result<()> {
+    let comm = context.join()?;
+    println!("graph {:016x} {}", comm.planning().graph_hash(), comm.planning().topology().name);
+    comm.barrier()
+}
+
 pub(crate) fn only_join(context: &Context) -> Result<()> {
     let began = Instant::now();
     let comm = context.join();

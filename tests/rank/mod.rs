@@ -118,6 +118,8 @@ pub fn main() {
         "device-fork" => devices::fork(&context),
         "device-path" => devices::path(&context),
         "differ" => faults::differ(&context),
+        "probe" => faults::probe(&context),
+        "graph" => faults::graph(&context),
         "extra" => faults::extra(&context),
         "messages" => faults::messages(&context),
         "only-join" => faults::only_join(&context),

@@ -42,6 +42,7 @@ fn member(rank: Rank) -> Member {
             claim: Claim { digest: rank.into(), bits: 5, cores: 2, quota: 7 },
         },
         devices: false,
+        hardware: Default::default(),
         unix: format!("consort-{rank}").into_bytes(),
         tcp: vec![SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 4000 + rank as u16)],
     }

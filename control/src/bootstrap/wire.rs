@@ -9,7 +9,9 @@
 //! bytes left over. The first twelve bytes of a hello, and the failure that tells of another version, keep their form for ever.
 //! Absent: sockets, policy.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) use crate::codec::forms::SIZE_MAX;
@@ -33,9 +35,13 @@ pub(super) const HELLO_MAX: usize = 128 * 1024;
 /// The longest payload of a failure.
 pub(super) const FAILURE_MAX: usize = 64 * 1024;
 
+/// The longest description of one host, and of how many hosts a table has descriptions at most.
+pub(super) const HARDWARE_MAX: usize = consort_settings::options::MACHINE_BYTES_MAX;
+const HARDWARE_HOSTS_MAX: usize = 128;
+
 /// The longest payload of a table of `size` members.
 pub(super) fn table_max(size: u32) -> usize {
-    128 + size as usize * MEMBER_MAX
+    128 + size as usize * MEMBER_MAX + HARDWARE_HOSTS_MAX.min(size as usize) * HARDWARE_MAX
 }
 
 /// What one rank says of itself and of its settings.
@@ -72,6 +78,8 @@ pub struct Member {
     pub place: Place,
     /// Whether it wants to use a device.
     pub devices: bool,
+    /// What is in its host, as text; empty where it does not know. In a table the same for all ranks of a host.
+    pub hardware: Arc<String>,
     /// The abstract name of its control listener.
     pub unix: Vec<u8>,
     /// The addresses of its control listener. The root replaces an unspecified ip by the ones at which it saw the rank.
@@ -98,7 +106,7 @@ impl std::fmt::Debug for Table {
     }
 }
 
-wire_struct!(Member { host, pid, process, machine, host_key, wire_mbits, cores, place, devices, unix, tcp });
+wire_struct!(Member { host, pid, process, machine, host_key, wire_mbits, cores, place, devices, hardware, unix, tcp });
 
 impl Member {
     /// Where it runs, for people.
@@ -106,9 +114,9 @@ impl Member {
         format!("host {}, process {}", self.host, self.pid)
     }
 
-    /// Whether it keeps within [`MEMBER_MAX`].
+    /// Whether it keeps within [`MEMBER_MAX`], beside the description of its host.
     fn fits(&self) -> bool {
-        self.host.len() <= HOST_MAX && self.unix.len() <= UNIX_MAX && self.tcp.len() <= TCP_MAX
+        self.hardware.len() <= HARDWARE_MAX && self.host.len() <= HOST_MAX && self.unix.len() <= UNIX_MAX && self.tcp.len() <= TCP_MAX
     }
 }
 
@@ -171,21 +179,53 @@ pub(super) fn decode_hello(body: &[u8]) -> Taken<HelloSeen> {
     Ok(HelloSeen { rank, size, timeout, rest: Ok((settings, member)) })
 }
 
-/// The body of a table: the root's nonce, from which each rank derives job and key, and the members by rank.
+/// The body of a table: the root's nonce, from which each rank derives job and key, and the members by rank. What is in a host is said
+/// once, by its first rank that knows; of more than [`HARDWARE_HOSTS_MAX`] hosts it is said of none.
 pub(super) fn encode_table<'a>(
     nonce: &[u8; 32],
     members: impl ExactSizeIterator<Item = &'a Member>,
 ) -> Vec<u8> {
     let mut out = bytes_of(&(*nonce, members.len() as u32));
-    members.for_each(|member| member.put(&mut out));
+    let members: Vec<&Member> = members.collect();
+    if members.iter().all(|member| member.hardware.is_empty()) {
+        members.into_iter().for_each(|member| member.put(&mut out));
+        return out;
+    }
+    let mut said: HashMap<[u8; 16], bool> =
+        members.iter().filter(|member| !member.hardware.is_empty()).map(|member| (member.host_key, false)).collect();
+    let is_too_much = said.len() > HARDWARE_HOSTS_MAX;
+    for member in members {
+        let is_first =
+            !member.hardware.is_empty() && said.get_mut(&member.host_key).is_some_and(|said| !std::mem::replace(said, true));
+        match is_first && !is_too_much {
+            true => member.put(&mut out),
+            false => Member { hardware: Arc::default(), ..member.clone() }.put(&mut out),
+        }
+    }
     out
+}
+
+/// Gives each rank what the first rank of its host that knows says of it.
+fn spread_hardware(members: &mut [Member]) {
+    let known: HashMap<[u8; 16], Arc<String>> = members
+        .iter()
+        .rev()
+        .filter(|member| !member.hardware.is_empty())
+        .map(|member| (member.host_key, member.hardware.clone()))
+        .collect();
+    for member in members.iter_mut().filter(|_| !known.is_empty()) {
+        if let Some(hardware) = known.get(&member.host_key) {
+            member.hardware = hardware.clone();
+        }
+    }
 }
 
 /// The root's nonce and the members.
 pub(super) fn decode_table(body: &[u8], size: u32) -> Taken<([u8; 32], Vec<Member>)> {
-    let (nonce, members): (_, Vec<Member>) = Wire::whole(body)?;
+    let (nonce, mut members): (_, Vec<Member>) = Wire::whole(body)?;
     if members.len() != size as usize {
         return Err(Malformed("a table has another number of members than there are ranks"));
     }
+    spread_hardware(&mut members);
     Ok((nonce, members))
 }

@@ -25,6 +25,7 @@ fn table(size: u32) -> Vec<bootstrap::Member> {
         cores: 2,
         place: Place::default(),
         devices: false,
+        hardware: Default::default(),
         unix: Vec::new(),
         tcp: vec![SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9)],
     };

@@ -76,7 +76,11 @@ const OURS: [Ours; 29] = [
         "what bits may depend on: `run` or `invariant`; equal on all ranks",
     ),
     variable("CONSORT_TUNING", "", "a table that `collbench tune` wrote; equal on all ranks"),
-    variable("CONSORT_TOPOLOGY", "", "the machine to predict for, a profile or a file; equal on all ranks"),
+    variable(
+        "CONSORT_TOPOLOGY",
+        "",
+        "the machine to plan for: a profile, what `collbench probe` wrote, or a file of any form that `collbench topo` reads; equal on all ranks",
+    ),
     variable(
         "CONSORT_FLIGHT_RECORD",
         "",

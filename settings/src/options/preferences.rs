@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use consort_algorithms::catalogue::Imported;
-use consort_algorithms::topology::{self, ParseError, Topology};
 
+use super::named;
 use super::restriction::Restriction;
 use super::tuning::Tuning;
 use crate::environment::{Environment, Origin, Resolved, Setting};
@@ -43,7 +43,8 @@ pub struct Preferences {
     pub restriction: Restriction,
     /// What bits may depend on.
     pub determinism: Determinism,
-    /// The text of a topology (`CONSORT_TOPOLOGY`), where the machine is not to be taken from the table of ranks.
+    /// The text of a topology or of a machine (`CONSORT_TOPOLOGY`), where it is not to be taken from the table of ranks: see
+    /// [`graph_for`](super::graph_for).
     pub topology: Option<Arc<str>>,
     /// Measurements to choose by.
     pub tuning: Option<Arc<Tuning>>,
@@ -113,7 +114,7 @@ impl Preferences {
             setting_of("CONSORT_TUNING", &table, ""),
         ];
         let named = named.map(|found| found.value);
-        let topology = named.as_deref().map(|name| Ok::<_, Error>(read_topology(name)?.to_string().into()));
+        let topology = named.as_deref().map(named::text_of);
         // A path in the options need not be text.
         let path = table.map(|found| match (found.origin, &wishes.tuning) {
             (Origin::Config, Some(path)) => path.clone(),
@@ -158,31 +159,6 @@ impl Preferences {
             ("tuning table", self.tuning.as_ref().map_or_else(|| "none".into(), |t| hash(&t.to_string()))),
         ]
     }
-}
-
-/// A topology by name (`dgx-h100:2`) or from a file.
-///
-/// # Errors
-/// [`Error::InvalidArgument`] where it is neither, with the line of the file that cannot be read.
-pub fn read_topology(name: &str) -> Result<Topology> {
-    let profile = match topology::profile(name) {
-        Ok(profile) => return Ok(profile),
-        Err(error) => error,
-    };
-    if !Path::new(name).exists() {
-        return Err(Error::invalid(
-            format!("the topology {name:?} is neither a file nor a profile"),
-            profile.to_string(),
-        ));
-    }
-    topology_in(&read(Path::new(name), "the topology")?).map_err(|error| {
-        Error::invalid(format!("the topology file {name} cannot be read: {error}"), "correct that line")
-    })
-}
-
-/// The topology that a file holds, in any form that is known: the one place that knows them.
-fn topology_in(text: &str) -> std::result::Result<Topology, ParseError> {
-    topology::parse(text)
 }
 
 fn read(path: &Path, what: &str) -> Result<String> {

@@ -8,7 +8,7 @@ use std::sync::Once;
 use std::time::Duration;
 
 use super::{
-    Options, PLANNER_VERSION, Pinning, Preferences, SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, TIMEOUT_MAX,
+    Exchanged, Options, PLANNER_VERSION, Pinning, Preferences, SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, TIMEOUT_MAX,
     TransportChoice, WIRE_VERSION,
 };
 use crate::environment::{Environment, Origin, Resolved, Setting, Spelling, integer};
@@ -53,6 +53,8 @@ pub struct Settings {
     pub trace: Option<PathBuf>,
     /// The planner's settings.
     pub preferences: Preferences,
+    /// The files by which machines, rings and trees are exchanged; ranks may differ.
+    pub exchanged: Exchanged,
 }
 
 impl Settings {
@@ -170,6 +172,7 @@ impl Settings {
             flight_record,
             trace,
             preferences,
+            exchanged: Exchanged::of(environment),
         };
         Ok((settings, read.settings))
     }

@@ -157,7 +157,7 @@ fn detect(text: &str) -> Result<Format, ReadError> {
     let first = text.lines().map(code).find(|line| !line.is_empty()).unwrap_or_default();
     match first.split_whitespace().next() {
         Some("hardware") => Ok(Format::Hardware),
-        Some("topology" | "costs" | "relay" | "rank") => Ok(Format::RankGraph),
+        Some("topology" | "costs" | "relay" | "measured" | "rank") => Ok(Format::RankGraph),
         _ if smi::is_matrix(text) => Ok(Format::NvidiaSmi),
         Some(word) if word.starts_with(['{', '[']) => Err(foreign("it looks like JSON".into(), KNOWN)),
         _ => {

@@ -69,6 +69,7 @@ fn enter(launch: &Launch, id: &UniqueId) -> Result<Table> {
         cores: 1,
         place: consort_topology::Place::default(),
         devices: false,
+        hardware: Default::default(),
         unix: vec![],
         tcp: vec![],
     };

@@ -167,6 +167,7 @@ mod tests {
                     cores: 1,
                     place: Place::default(),
                     devices: false,
+                    hardware: Default::default(),
                     unix: vec![],
                     tcp: vec![],
                 };

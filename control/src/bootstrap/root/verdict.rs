@@ -63,8 +63,37 @@ pub(super) fn versions(rank: Rank, theirs: u16, ours: u16) -> Error {
     }
 }
 
-/// What the ranks that are here disagree about, if anything.
+/// What the ranks that are here disagree about, if anything: their settings, or what is in a host that they share.
 pub(super) fn difference(arrived: &BTreeMap<Rank, Arrival>) -> Option<String> {
+    of_settings(arrived).or_else(|| of_hosts(arrived))
+}
+
+/// The first two ranks of one host that see other machines, and the first line in which those differ. A rank that says nothing of its host
+/// differs from none.
+fn of_hosts(arrived: &BTreeMap<Rank, Arrival>) -> Option<String> {
+    let mut known: BTreeMap<[u8; 16], (Rank, &Member)> = BTreeMap::new();
+    for (rank, Arrival { member, .. }) in arrived.iter().filter(|(_, of)| !of.member.hardware.is_empty()) {
+        let (first, before) = *known.entry(member.host_key).or_insert((*rank, member));
+        if before.hardware != member.hardware {
+            let line = |text: &str, at: usize| text.lines().nth(at).map_or("nothing".into(), |line| format!("{:?}", shortened(line)));
+            let (one, other) = (&before.hardware, &member.hardware);
+            let at = one.lines().zip(other.lines()).take_while(|(one, other)| one == other).count();
+            return Some(format!(
+                "what is in host {}: rank {first} says {} in line {} of {} lines, rank {rank} says {} of {} (NCCL_TOPO_FILE must name \
+                 the same machine for all ranks of a host)",
+                member.host,
+                line(one, at),
+                at + 1,
+                one.lines().count(),
+                line(other, at),
+                other.lines().count(),
+            ));
+        }
+    }
+    None
+}
+
+fn of_settings(arrived: &BTreeMap<Rank, Arrival>) -> Option<String> {
     let mut all = arrived.values();
     let first = &all.next()?.settings;
     // Equal settings are shared when they arrive, so this is a comparison of pointers, however many ranks there are.
@@ -171,6 +200,7 @@ mod tests {
             cores: 1,
             place: Place::default(),
             devices: false,
+            hardware: Arc::default(),
             unix: vec![],
             tcp: vec![],
         };
@@ -191,6 +221,25 @@ mod tests {
         arrived.remove(&1);
         arrived.remove(&2);
         assert_eq!(difference(&arrived).unwrap(), "their settings are listed in a different order");
+    }
+
+    #[test]
+    fn ranks_of_one_host_that_see_other_machines_are_named_with_the_first_difference() {
+        let on = |host: u8, hardware: &str| {
+            let mut arrival = arrival(&[("a", "1")]);
+            (arrival.member.host_key, arrival.member.hardware) = ([host; 16], Arc::new(hardware.to_owned()));
+            arrival
+        };
+        let first = on(0, "hardware m\nhost h\ngpu g0 on=h\n");
+        let settings = first.settings.clone();
+        let mut arrived = BTreeMap::from([(0, first), (1, on(1, "hardware other\n")), (2, on(0, ""))]);
+        arrived.values_mut().for_each(|arrival| arrival.settings = settings.clone());
+        assert_eq!(difference(&arrived), None);
+        let other = Arrival { settings, ..on(0, "hardware m\nhost h\ngpu g1 on=h\nnic n on=h\n") };
+        arrived.insert(3, other);
+        let said = difference(&arrived).expect("another GPU");
+        let expected = "rank 0 says \"gpu g0 on=h\" in line 3 of 3 lines, rank 3 says \"gpu g1 on=h\" of 4";
+        assert!(said.contains(expected), "{said}");
     }
 
     #[test]

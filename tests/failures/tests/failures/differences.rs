@@ -216,3 +216,66 @@ fn a_rank_that_makes_a_call_more() {
         }
     }
 }
+
+/// A file of a machine with so many domains of four CPUs, which is deleted afterwards.
+struct Machine(std::path::PathBuf);
+
+impl Machine {
+    fn of(name: &str, domains: u32) -> Machine {
+        let path = std::env::temp_dir().join(format!("consort-machine-{name}-{}.txt", std::process::id()));
+        let mut text = String::from("hardware m\nhost h0\n");
+        for domain in 0..domains {
+            let first = 4 * domain;
+            text += &format!("numa n{domain} on=h0 number={domain} cpus={first}-{}\n", first + 3);
+        }
+        for domain in 1..domains {
+            text += &format!("link n0 n{domain} socket bytes_s=20000000000\n");
+        }
+        std::fs::write(&path, text).expect("a file");
+        Machine(path)
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        drop(std::fs::remove_file(&self.0));
+    }
+}
+
+#[test]
+fn ranks_of_a_host_that_name_other_machines_are_named_with_the_first_difference() {
+    let (one, other) = (Machine::of("one", 1), Machine::of("other", 2));
+    let start = Start::new(RANK, "only-join", 3).env("NCCL_TOPO_FILE", one.0.display());
+    let mut job = start.env_of(2, "NCCL_TOPO_FILE", other.0.display()).env("CONSORT_JOIN_TIMEOUT", 20).go();
+    for rank in 0..3 {
+        let text = job.failure(rank, "Settings");
+        let named = "rank 0 says nothing in line 4 of 3 lines, rank 2 says \"numa n1 on=h0 number=1 cpus=4-7\"";
+        assert!(text.contains(named), "{text}");
+    }
+}
+
+#[test]
+fn the_machine_that_one_rank_knows_is_the_graph_of_all() {
+    let machine = Machine::of("known", 2);
+    let hashes = |start: Start| {
+        let mut job = start.go();
+        let lines: Vec<String> = (0..2).map(|rank| job.line(rank, "graph")).collect();
+        job.all_end_well();
+        assert_eq!(lines[0], lines[1]);
+        lines[0].clone()
+    };
+    let start = || Start::new(RANK, "graph", 2);
+    let plain = hashes(start());
+    let known = hashes(start().env_of(1, "NCCL_TOPO_FILE", machine.0.display()));
+    let all = hashes(start().env("NCCL_TOPO_FILE", machine.0.display()));
+    assert_eq!(known, all);
+    // A machine with a core for each rank is planned by the file's domains.
+    let has_cores = std::thread::available_parallelism().is_ok_and(|cores| cores.get() >= 2);
+    assert_eq!(known != plain, has_cores, "{known} and {plain}");
+    // What is not there, is damaged or is another job's is left out.
+    let damaged = Machine::of("damaged", 1);
+    std::fs::write(&damaged.0, "<system version=\"1\"><cpu").expect("a file");
+    assert_eq!(hashes(start().env("NCCL_TOPO_FILE", damaged.0.display())), plain);
+    assert_eq!(hashes(start().env("NCCL_TOPO_FILE", "/nonexistent/topology.xml")), plain);
+    assert_eq!(hashes(start().env("CONSORT_TOPOLOGY", "host:7")), plain);
+}

@@ -70,6 +70,33 @@ fn a_killed_rank_over_tcp() {
     kill_one(2, "tcp", "send", 32, &mut random);
 }
 
+/// A rank that dies while the wires between ranks are measured is named by all others.
+fn kill_one_that_probes(transport: &str, random: &mut Random) {
+    let _alone = alone();
+    let start = Start::new(RANK, "probe", 3).env("CONSORT_TRANSPORT", transport).env("CONSORT_TIMEOUT", 30);
+    let mut job = start.go();
+    (0..3).for_each(|rank| drop(job.line(rank, "turn")));
+    let victim = (random.draw() % 3) as u32;
+    std::thread::sleep(random.duration(Duration::from_millis(300)));
+    let killed = Instant::now();
+    job.signal(victim, Signal::SIGKILL);
+    for rank in (0..3).filter(|rank| *rank != victim) {
+        let (text, at) = job.failure_at(rank, "PeerLost");
+        assert!(text.contains(&format!("rank {victim} ")), "{transport}: {text}");
+        let took = at.saturating_duration_since(killed);
+        assert!(took < error_within(), "rank {rank} got its error after {took:?}");
+        assert!(job.end(rank).success(), "{}", job.output());
+    }
+    job.end(victim);
+}
+
+#[test]
+fn a_killed_rank_while_wires_are_measured() {
+    let mut random = Random::announced("a_killed_rank_while_wires_are_measured");
+    kill_one_that_probes("shm", &mut random);
+    kill_one_that_probes("tcp", &mut random);
+}
+
 /// A job of three ranks; one of them does not go on.
 struct Stopped {
     job: Job,

@@ -161,6 +161,7 @@ impl Process {
             cores: 64,
             place: Place::default(),
             devices: false,
+            hardware: Default::default(),
             unix: Vec::new(),
             tcp: vec![control_address(self.rank)],
         };

@@ -30,6 +30,7 @@ impl Job {
             cores: 1,
             place: Place::default(),
             devices: false,
+            hardware: Default::default(),
             unix: Vec::new(),
             tcp: Vec::new(),
         };

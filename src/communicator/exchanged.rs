@@ -1,0 +1,76 @@
+//! The files in which a job's ranks leave what they know of their machine, in NCCL's forms, and what is said of files that were not of use.
+//!
+//! Invariant: a file is written by the rank that the environment names, when a job has been joined; one that cannot be written is a warning, and so is
+//! a machine that is not the job's. Absent: reading (`settings`), and what the planner makes of a machine.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use consort_algorithms::hardware::Hardware;
+use consort_algorithms::hardware::exchange::{Graphs, nccl_graph_xml, nccl_topology_xml};
+
+use crate::planner::Planning;
+use consort_control::bootstrap::Member;
+use consort_settings::notice::{inform, warn};
+use consort_settings::options::{self, Exchanged, Settings};
+
+/// This host's machine as a probe sees it, for ranks that no file tells. Where nothing probes nothing is known.
+fn machine() -> Option<Hardware> {
+    None
+}
+
+/// The rings and trees that a search found. Where nothing searches there are none.
+fn graphs() -> Option<Graphs> {
+    None
+}
+
+/// What a rank says of its host when it joins: the machine of its file, or that of a probe for ranks that use devices.
+pub(super) fn hardware(settings: &Settings) -> Arc<String> {
+    let probed = || settings.devices.then(machine).flatten().map(|hardware| Arc::new(hardware.to_string()));
+    settings.exchanged.machine.clone().or_else(probed).unwrap_or_default()
+}
+
+/// When a rank has joined: says what of the files was not of use, once for the job, and writes those that are wanted of this rank.
+pub(super) fn joined(rank: u32, member: &Member, settings: &Settings, planning: &Planning) {
+    if rank == 0
+        && let Some(why) = planning.misfit()
+    {
+        warn(&format!("{why}; the job goes on with what its ranks see themselves"));
+    }
+    let exchanged = &settings.exchanged;
+    if *exchanged == Exchanged::default() {
+        return;
+    }
+    let known = match member.hardware.is_empty() {
+        true => machine(),
+        false => options::machine(&member.hardware).ok(),
+    };
+    let found = exchanged.read_graphs();
+    if let (Some(graphs), Some(hardware)) = (&found, &known)
+        && let Err(why) = graphs.check(hardware)
+    {
+        warn(&format!("NCCL_GRAPH_FILE: {why}; the job goes on without it"));
+    }
+    let is_mine = |wanted: i64| i64::from(rank) == wanted;
+    if let Some((path, _)) = exchanged.machine_dump.as_ref().filter(|(_, of)| is_mine(*of)) {
+        let text = known.as_ref().ok_or_else(|| "nothing is known of this host's devices".to_owned());
+        write(
+            "NCCL_TOPO_DUMP_FILE",
+            path,
+            text.and_then(|known| nccl_topology_xml(known).map_err(|why| why.to_string())),
+        );
+    }
+    if let Some((path, _)) = exchanged.graphs_dump.as_ref().filter(|(_, of)| is_mine(*of)) {
+        let graphs = found.or_else(graphs).ok_or_else(|| "no rings and trees are known".to_owned());
+        write("NCCL_GRAPH_DUMP_FILE", path, graphs.map(|graphs| nccl_graph_xml(&graphs)));
+    }
+}
+
+/// Writes a text, or says why there is no file.
+fn write(variable: &str, path: &Path, text: Result<String, String>) {
+    let written = text.and_then(|text| std::fs::write(path, text).map_err(|error| error.to_string()));
+    match written {
+        Ok(()) => inform(&format!("{variable}: {} is written", path.display())),
+        Err(why) => warn(&format!("{variable} {}: it is not written: {why}", path.display())),
+    }
+}
