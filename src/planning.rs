@@ -30,7 +30,9 @@ pub use consort_algorithms::{
 };
 
 pub use crate::planner::{Candidate, Carrier, Explanation, Origin, Path, Planning};
-pub use consort_settings::options::{Determinism, Tuning, TuningError, TuningLine, read_topology, read_topology_for};
+pub use consort_settings::options::{
+    Determinism, Tuning, TuningError, TuningLine, read_topology, read_topology_for,
+};
 
 use crate::communicator::Communicator;
 use consort_types::error::Result;

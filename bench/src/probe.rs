@@ -114,7 +114,9 @@ impl Arguments {
     fn check(&self) -> Result<(), Failure> {
         let is_time = |seconds: f64| seconds > 0.0 && seconds <= 1e6;
         if !is_time(self.budget_s) || !self.timeout_s.is_none_or(is_time) {
-            return Err(Failure::usage("--budget and --timeout are seconds, more than 0 and at most 1000000"));
+            return Err(Failure::usage(
+                "--budget and --timeout are seconds, more than 0 and at most 1000000",
+            ));
         }
         // Before anything is measured.
         if let Some(path) = self.output.as_ref().filter(|path| path.as_os_str() != "-") {
@@ -166,7 +168,9 @@ impl Arguments {
             Some(path) => {
                 planned::write(&format!("{table}{topology}"), Some(path))?;
                 let path = path.display();
-                let hint = format!("# CONSORT_TOPOLOGY={path} plans by these wires; collbench plan --topology {path} says how\n");
+                let hint = format!(
+                    "# CONSORT_TOPOLOGY={path} plans by these wires; collbench plan --topology {path} says how\n"
+                );
                 planned::write(&(table + &hint), None)
             }
             None => planned::write(&table, None),
@@ -249,7 +253,13 @@ mod tests {
 
     #[test]
     fn times_that_make_no_sense_are_refused() {
-        for line in ["probe --budget 0", "probe --budget NaN", "probe -T -1", "probe --ranks 0", "probe -o /nowhere/at/all"] {
+        for line in [
+            "probe --budget 0",
+            "probe --budget NaN",
+            "probe -T -1",
+            "probe --ranks 0",
+            "probe -o /nowhere/at/all",
+        ] {
             assert_eq!(read(line).expect_err(line).exit, Exit::Usage, "{line}");
         }
     }

@@ -198,7 +198,8 @@ impl Planning {
     /// Bytes a second from a device to a peer: what a topology that was named says of its first, what the graph of the hosts' devices says of
     /// the way from rank 0 to its neighbour, or those of a data sheet.
     fn link_bytes_s(&self) -> f64 {
-        let named = self.topology().links().first().filter(|_| self.is_named).map(|link| link.bandwidth_bytes_s);
+        let named =
+            self.topology().links().first().filter(|_| self.is_named).map(|link| link.bandwidth_bytes_s);
         let known = || self.device_graph.as_ref().and_then(narrowest);
         named.or_else(known).map_or(LINK_BYTES_S, |bytes_s| bytes_s as f64)
     }

@@ -231,9 +231,15 @@ impl Planning {
     pub(crate) fn misfit(&self) -> Option<String> {
         let named = self.preferences.topology.as_deref();
         let misfit = named.and_then(|text| graph_for(text, self.machine.ranks, self.for_devices).err());
-        misfit
-            .map(|misfit| format!("CONSORT_TOPOLOGY is not the machine of this job: {misfit}"))
-            .or_else(|| self.machine.graphs.misfit.as_ref().map(|why| format!("NCCL_TOPO_FILE is not the machine of this job: {why}")))
+        misfit.map(|misfit| format!("CONSORT_TOPOLOGY is not the machine of this job: {misfit}")).or_else(
+            || {
+                self.machine
+                    .graphs
+                    .misfit
+                    .as_ref()
+                    .map(|why| format!("NCCL_TOPO_FILE is not the machine of this job: {why}"))
+            },
+        )
     }
 
     /// The same on all ranks; differs where anything differs that choices depend on.

@@ -106,7 +106,20 @@ impl std::fmt::Debug for Table {
     }
 }
 
-wire_struct!(Member { host, pid, process, machine, host_key, wire_mbits, cores, place, devices, hardware, unix, tcp });
+wire_struct!(Member {
+    host,
+    pid,
+    process,
+    machine,
+    host_key,
+    wire_mbits,
+    cores,
+    place,
+    devices,
+    hardware,
+    unix,
+    tcp
+});
 
 impl Member {
     /// Where it runs, for people.
@@ -116,7 +129,10 @@ impl Member {
 
     /// Whether it keeps within [`MEMBER_MAX`], beside the description of its host.
     fn fits(&self) -> bool {
-        self.hardware.len() <= HARDWARE_MAX && self.host.len() <= HOST_MAX && self.unix.len() <= UNIX_MAX && self.tcp.len() <= TCP_MAX
+        self.hardware.len() <= HARDWARE_MAX
+            && self.host.len() <= HOST_MAX
+            && self.unix.len() <= UNIX_MAX
+            && self.tcp.len() <= TCP_MAX
     }
 }
 
@@ -191,12 +207,15 @@ pub(super) fn encode_table<'a>(
         members.into_iter().for_each(|member| member.put(&mut out));
         return out;
     }
-    let mut said: HashMap<[u8; 16], bool> =
-        members.iter().filter(|member| !member.hardware.is_empty()).map(|member| (member.host_key, false)).collect();
+    let mut said: HashMap<[u8; 16], bool> = members
+        .iter()
+        .filter(|member| !member.hardware.is_empty())
+        .map(|member| (member.host_key, false))
+        .collect();
     let is_too_much = said.len() > HARDWARE_HOSTS_MAX;
     for member in members {
-        let is_first =
-            !member.hardware.is_empty() && said.get_mut(&member.host_key).is_some_and(|said| !std::mem::replace(said, true));
+        let is_first = !member.hardware.is_empty()
+            && said.get_mut(&member.host_key).is_some_and(|said| !std::mem::replace(said, true));
         match is_first && !is_too_much {
             true => member.put(&mut out),
             false => Member { hardware: Arc::default(), ..member.clone() }.put(&mut out),

@@ -128,7 +128,9 @@ pub fn read_topology(name: &str) -> Result<Topology> {
         0 => cpu_graph(&hardware, cpus(&hardware).len() as u32),
         _ => gpu_graph(&hardware),
     };
-    graph.map_err(|misfit| Error::invalid(format!("the topology file {name}: {}", misfit.reason), misfit.remedy))
+    graph.map_err(|misfit| {
+        Error::invalid(format!("the topology file {name}: {}", misfit.reason), misfit.remedy)
+    })
 }
 
 /// As [`read_topology`], for so many ranks: of a machine whose GPUs are others, the graph of ranks on its CPUs.
@@ -147,7 +149,8 @@ pub fn read_topology_for(name: &str, ranks: u32) -> Result<Topology> {
 /// [`Misfit`] where the machine is not that of so many ranks.
 pub fn graph_for(text: &str, ranks: u32, devices: bool) -> std::result::Result<Topology, Misfit> {
     if !is_machine(text) {
-        let topology = topology::parse(text).map_err(|error| Misfit::new(error.to_string(), "correct the line"))?;
+        let topology =
+            topology::parse(text).map_err(|error| Misfit::new(error.to_string(), "correct the line"))?;
         let has = topology.ranks();
         if has == ranks {
             return Ok(topology);
@@ -208,9 +211,13 @@ pub fn cpu_graph(hardware: &Hardware, ranks: u32) -> std::result::Result<Topolog
         ));
     };
     if cpus.is_empty() {
-        return Err(Misfit::new("it has no GPU, and says of no CPU where it is", "name a machine that has CPUs"));
+        return Err(Misfit::new(
+            "it has no GPU, and says of no CPU where it is",
+            "name a machine that has CPUs",
+        ));
     }
-    let of = |rank: u32| (host, cpus[(u64::from(rank) * cpus.len() as u64 / u64::from(ranks.max(1))) as usize]);
+    let of =
+        |rank: u32| (host, cpus[(u64::from(rank) * cpus.len() as u64 / u64::from(ranks.max(1))) as usize]);
     let places: Vec<(NodeId, u32)> = (0..ranks).map(of).collect();
     hardware
         .cpu_graph(&places, Rates::DataSheet)
@@ -298,7 +305,10 @@ fn machine_in(path: &Path) -> Option<Arc<String>> {
     }
     let text = hardware.to_string();
     if text.len() > MACHINE_BYTES_MAX {
-        return refused(format!("its {} bytes as text are more than ranks send when they join ({MACHINE_BYTES_MAX})", text.len()));
+        return refused(format!(
+            "its {} bytes as text are more than ranks send when they join ({MACHINE_BYTES_MAX})",
+            text.len()
+        ));
     }
     for note in notes {
         inform(&format!("NCCL_TOPO_FILE {shown}: {note}"));
@@ -371,7 +381,11 @@ mod tests {
     fn a_file_of_a_gigabyte_is_refused_by_its_length() {
         let file = Text::of("long", b"hardware m\n");
         // A hole: no memory and no disk is used.
-        File::options().write(true).open(&file.0).and_then(|open| open.set_len(1 << 30)).expect("a long file");
+        File::options()
+            .write(true)
+            .open(&file.0)
+            .and_then(|open| open.set_len(1 << 30))
+            .expect("a long file");
         let error = text_of(&file.name()).expect_err("too long").to_string();
         assert!(error.contains("at most 16 MiB"), "{error}");
     }

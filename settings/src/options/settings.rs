@@ -8,8 +8,8 @@ use std::sync::Once;
 use std::time::Duration;
 
 use super::{
-    Exchanged, Options, PLANNER_VERSION, Pinning, Preferences, SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, TIMEOUT_MAX,
-    TransportChoice, WIRE_VERSION,
+    Exchanged, Options, PLANNER_VERSION, Pinning, Preferences, SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS,
+    TIMEOUT_MAX, TransportChoice, WIRE_VERSION,
 };
 use crate::environment::{Environment, Origin, Resolved, Setting, Spelling, integer};
 use consort_types::error::{Error, Result};

@@ -42,7 +42,8 @@ impl Graphs {
             }
         }
         let hosts = host_of.iter().max().map_or(0, |last| last + 1);
-        let of_host = |host: u32| members.iter().zip(host_of).find(|(_, of)| **of == host).map(|(member, _)| *member);
+        let of_host =
+            |host: u32| members.iter().zip(host_of).find(|(_, of)| **of == host).map(|(member, _)| *member);
         let machines: Vec<&Hardware> =
             (0..hosts).filter_map(|host| read.get(&Arc::as_ptr(&of_host(host)?.hardware))).collect();
         let with_devices = members.iter().filter(|member| member.devices).count();
@@ -73,15 +74,21 @@ fn of_devices(machines: &[&Hardware], host_of: &[u32]) -> Result<String, Misfit>
         let (gpus, ranks) = (machine.gpus().len(), host_of.iter().filter(|of| **of == host).count());
         if gpus != ranks {
             return Err(Misfit {
-                reason: format!("the machine {:?} has {gpus} GPUs, and {ranks} ranks of the job are on it", machine.name),
-                remedy: "name the machine that has the job's GPUs and no others (NCCL_TOPO_FILE), or none".into(),
+                reason: format!(
+                    "the machine {:?} has {gpus} GPUs, and {ranks} ranks of the job are on it",
+                    machine.name
+                ),
+                remedy: "name the machine that has the job's GPUs and no others (NCCL_TOPO_FILE), or none"
+                    .into(),
             });
         }
     }
     let composed = match machines {
         [one] => (*one).clone(),
-        several => Hardware::compose(several, Network::Rail)
-            .map_err(|error| Misfit { reason: error.to_string(), remedy: "describe the ports of each host".into() })?,
+        several => Hardware::compose(several, Network::Rail).map_err(|error| Misfit {
+            reason: error.to_string(),
+            remedy: "describe the ports of each host".into(),
+        })?,
     };
     // All GPUs come host by host; ranks may not.
     let gpus = composed.gpus();
@@ -171,7 +178,10 @@ mod tests {
     fn a_machine_of_other_gpus_is_no_graph_and_the_reason_is_kept() {
         let graphs = graphs(&[0, 0, 0], true);
         assert_eq!((&graphs.host, &graphs.devices), (&None, &None));
-        assert!(graphs.misfit.as_deref().is_some_and(|why| why.contains("2 GPUs, and 3 ranks")), "{graphs:?}");
+        assert!(
+            graphs.misfit.as_deref().is_some_and(|why| why.contains("2 GPUs, and 3 ranks")),
+            "{graphs:?}"
+        );
     }
 
     #[test]

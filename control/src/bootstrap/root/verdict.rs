@@ -75,7 +75,9 @@ fn of_hosts(arrived: &BTreeMap<Rank, Arrival>) -> Option<String> {
     for (rank, Arrival { member, .. }) in arrived.iter().filter(|(_, of)| !of.member.hardware.is_empty()) {
         let (first, before) = *known.entry(member.host_key).or_insert((*rank, member));
         if before.hardware != member.hardware {
-            let line = |text: &str, at: usize| text.lines().nth(at).map_or("nothing".into(), |line| format!("{:?}", shortened(line)));
+            let line = |text: &str, at: usize| {
+                text.lines().nth(at).map_or("nothing".into(), |line| format!("{:?}", shortened(line)))
+            };
             let (one, other) = (&before.hardware, &member.hardware);
             let at = one.lines().zip(other.lines()).take_while(|(one, other)| one == other).count();
             return Some(format!(

@@ -249,7 +249,8 @@ fn ranks_of_a_host_that_name_other_machines_are_named_with_the_first_difference(
     let mut job = start.env_of(2, "NCCL_TOPO_FILE", other.0.display()).env("CONSORT_JOIN_TIMEOUT", 20).go();
     for rank in 0..3 {
         let text = job.failure(rank, "Settings");
-        let named = "rank 0 says nothing in line 4 of 3 lines, rank 2 says \"numa n1 on=h0 number=1 cpus=4-7\"";
+        let named =
+            "rank 0 says nothing in line 4 of 3 lines, rank 2 says \"numa n1 on=h0 number=1 cpus=4-7\"";
         assert!(text.contains(named), "{text}");
     }
 }
