@@ -25,6 +25,7 @@ pub mod passes;
 pub mod plan;
 mod regular;
 mod schedule;
+pub mod search;
 pub mod simulate;
 pub mod topology;
 mod verify;

@@ -198,6 +198,11 @@ impl Topology {
         &self.links
     }
 
+    /// The links that leave a node, in the order of their numbers.
+    pub(crate) fn leaving(&self, node: NodeId) -> &[LinkId] {
+        &self.leaving[node.index()]
+    }
+
     /// The ranks of each box, in the order of the boxes' numbers; boxes without a rank are left out.
     pub fn boxes(&self) -> Vec<Vec<Rank>> {
         let mut boxes: std::collections::BTreeMap<u32, Vec<Rank>> = std::collections::BTreeMap::new();
