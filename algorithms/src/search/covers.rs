@@ -100,14 +100,20 @@ fn regular(room: &[Vec<usize>], count: usize) -> Option<Vec<Vec<usize>>> {
     Some(used)
 }
 
-/// A successor for each rank, no two the same, over arcs that are in use.
-fn matching(used: &[Vec<usize>]) -> Option<Vec<usize>> {
-    fn augment(used: &[Vec<usize>], from: usize, seen: &mut [bool], of: &mut [Option<usize>]) -> bool {
-        for to in 0..used.len() {
+/// A successor for each rank, no two the same, over arcs that are in use; those that `order` names first are preferred.
+fn matching(used: &[Vec<usize>], order: &[usize]) -> Option<Vec<usize>> {
+    fn augment(
+        used: &[Vec<usize>],
+        order: &[usize],
+        from: usize,
+        seen: &mut [bool],
+        of: &mut [Option<usize>],
+    ) -> bool {
+        for &to in order {
             if used[from][to] == 0 || std::mem::replace(&mut seen[to], true) {
                 continue;
             }
-            if of[to].is_none_or(|other| augment(used, other, seen, of)) {
+            if of[to].is_none_or(|other| augment(used, order, other, seen, of)) {
                 of[to] = Some(from);
                 return true;
             }
@@ -117,7 +123,7 @@ fn matching(used: &[Vec<usize>]) -> Option<Vec<usize>> {
     let ranks = used.len();
     let mut of: Vec<Option<usize>> = vec![None; ranks];
     for from in 0..ranks {
-        if !augment(used, from, &mut vec![false; ranks], &mut of) {
+        if !augment(used, order, from, &mut vec![false; ranks], &mut of) {
             return None;
         }
     }
@@ -173,14 +179,57 @@ impl Covers {
         false
     }
 
+    /// Exchanges the successors of two ranks where arcs have room and that makes no more cycles.
+    fn vary(&mut self, cover: usize, numbers: &mut Numbers) {
+        let ranks = self.room.len();
+        let cover = if numbers.below(2) == 0 { cover } else { numbers.below(self.next.len()) };
+        for _ in 0..ranks {
+            let (one, other) = (numbers.below(ranks), numbers.below(ranks));
+            let (after, behind) = (self.next[cover][one], self.next[cover][other]);
+            let has_room = |from: usize, to: usize| self.used[from][to] < self.room[from][to];
+            if one == other || !has_room(one, behind) || !has_room(other, after) {
+                continue;
+            }
+            let before = cycles(&self.next[cover]).1;
+            self.set(cover, one, behind);
+            self.set(cover, other, after);
+            if cycles(&self.next[cover]).1 > before {
+                self.set(cover, one, after);
+                self.set(cover, other, behind);
+                continue;
+            }
+            return;
+        }
+    }
+
     fn set(&mut self, cover: usize, from: usize, to: usize) {
         self.used[from][self.next[cover][from]] -= 1;
         self.used[from][to] += 1;
         self.next[cover][from] = to;
     }
 
+    /// Joins cycles until each cover is one, or for `budget` steps; gives the steps that are left.
+    fn mend(&mut self, mut budget: u64, numbers: &mut Numbers) -> u64 {
+        let count = self.next.len();
+        while budget > 0 {
+            let Some(broken) = (0..count).find(|cover| cycles(&self.next[*cover]).1 > 1) else { break };
+            budget -= 1;
+            if self.join(broken, numbers) {
+                continue;
+            }
+            self.vary(broken, numbers);
+            if count < 2 {
+                continue;
+            }
+            let one = if numbers.below(2) == 0 { broken } else { numbers.below(count) };
+            let other = (one + 1 + numbers.below(count - 1)) % count;
+            self.exchange(one, other, numbers);
+        }
+        budget
+    }
+
     /// Exchanges the arcs of two covers along some of their alternating cycles, where that makes no more cycles than there were.
-    fn exchange(&mut self, one: usize, other: usize, numbers: &mut Numbers) -> bool {
+    fn exchange(&mut self, one: usize, other: usize, numbers: &mut Numbers) {
         let ranks = self.room.len();
         let (mut first, mut second) = (self.next[one].clone(), self.next[other].clone());
         let mut back = vec![0; ranks];
@@ -205,8 +254,25 @@ impl Covers {
         if after <= before && first != self.next[one] {
             (self.next[one], self.next[other]) = (first, second);
         }
-        after < before
     }
+}
+
+/// Steps for each rank after which other covers are begun with. An exchange leaves the parity of all covers together as it
+/// is, so from half of all beginnings no exchange leads to rings.
+const PATIENCE: u64 = 60;
+
+/// Arcs that are used `count` times at each rank, as covers.
+fn decompose(used: &[Vec<usize>], count: usize, numbers: &mut Numbers) -> Option<Vec<Vec<usize>>> {
+    let mut rest = used.to_vec();
+    let mut order: Vec<usize> = (0..used.len()).collect();
+    let mut next = Vec::new();
+    for _ in 0..count {
+        (1..order.len()).rev().for_each(|at| order.swap(at, numbers.below(at + 1)));
+        let cover = matching(&rest, &order)?;
+        cover.iter().enumerate().for_each(|(from, to)| rest[from][*to] -= 1);
+        next.push(cover);
+    }
+    Some(next)
 }
 
 /// Up to `count` rings of `speed` each, as orders of ranks that begin with rank `first`; as many as were found within `steps`.
@@ -220,33 +286,25 @@ pub(super) fn covers(
 ) -> Vec<Vec<u32>> {
     let room = room(graph, left, speed, count);
     let Some(used) = regular(&room, count) else { return Vec::new() };
-    let mut rest = used.clone();
-    let mut next = Vec::new();
-    for _ in 0..count {
-        let Some(cover) = matching(&rest) else { return Vec::new() };
-        cover.iter().enumerate().for_each(|(from, to)| rest[from][*to] -= 1);
-        next.push(cover);
-    }
-    let mut covers = Covers { next, room, used };
     let mut numbers = Numbers::new();
-    let mut budget = (*steps).min(20_000);
+    // Walks may find what covers do not.
+    let mut budget = *steps / 4 * 3;
     *steps -= budget;
-    while let Some(broken) = (0..count).find(|cover| cycles(&covers.next[*cover]).1 > 1) {
-        if budget == 0 {
-            break;
+    let mut best: (usize, Vec<Vec<usize>>) = (0, Vec::new());
+    while best.0 < count && budget > 0 {
+        let Some(next) = decompose(&used, count, &mut numbers) else { break };
+        let mut covers = Covers { next, room: room.clone(), used: used.clone() };
+        let patience = budget.min(PATIENCE * graph.ranks() as u64);
+        budget -= patience - covers.mend(patience, &mut numbers);
+        let whole = covers.next.iter().filter(|next| cycles(next).1 == 1).count();
+        if whole > best.0 {
+            best = (whole, covers.next);
         }
-        budget -= 1;
-        if covers.join(broken, &mut numbers) || count < 2 {
-            continue;
-        }
-        let one = if numbers.below(2) == 0 { broken } else { numbers.below(count) };
-        let other = (one + 1 + numbers.below(count - 1)) % count;
-        covers.exchange(one, other, &mut numbers);
     }
     *steps += budget;
     let ring = |next: &Vec<usize>| {
         let order = std::iter::successors(Some(first), |at| Some(next[*at]).filter(|to| *to != first));
         order.take(next.len()).map(|rank| rank as u32).collect::<Vec<u32>>()
     };
-    covers.next.iter().filter(|next| cycles(next).1 == 1).map(ring).collect()
+    best.1.iter().filter(|next| cycles(next).1 == 1).map(ring).collect()
 }

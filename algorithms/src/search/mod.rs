@@ -33,7 +33,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { rings_max: 16, steps: 60_000 }
+        Options { rings_max: 16, steps: 8_000 }
     }
 }
 

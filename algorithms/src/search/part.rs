@@ -59,10 +59,6 @@ impl<'a> Graph<'a> {
         self.part.ranks
     }
 
-    pub(super) fn leaving(&self, node: usize) -> &[u32] {
-        &self.leaving[node]
-    }
-
     /// The place of the limit of what leaves a rank.
     fn out_of(&self, rank: u32) -> usize {
         self.part.links.len() + 2 * rank as usize
@@ -70,16 +66,6 @@ impl<'a> Graph<'a> {
 
     fn into(&self, rank: u32) -> usize {
         self.out_of(rank) + 1
-    }
-
-    /// What of `left` leaves a rank through its links, and what enters: the limits of the rank included.
-    pub(super) fn around(&self, left: &[u128], rank: u32) -> (u128, u128) {
-        let (mut out, mut into) = (0u128, 0u128);
-        for (link, (from, to)) in self.part.links.iter().enumerate() {
-            out += if *from == rank { left[link] } else { 0 };
-            into += if *to == rank { left[link] } else { 0 };
-        }
-        (out.min(left[self.out_of(rank)]), into.min(left[self.into(rank)]))
     }
 
     /// The fewest links from `source` to each rank, over links with room for `speed`.
@@ -121,6 +107,11 @@ impl<'a> Graph<'a> {
         }
         links.reverse();
         Some(links)
+    }
+
+    /// What is left of the last link to a rank that was reached.
+    pub(super) fn width(&self, ways: &Ways, left: &[u128], to: u32) -> u128 {
+        ways.last[to as usize].map_or(0, |link| left[link as usize])
     }
 
     /// The most that one way from `source` carries to each rank: the direct links, and the widest way over nodes that are no

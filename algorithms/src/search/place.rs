@@ -5,13 +5,15 @@
 //! each other; after a ring it tries the same ring backwards; and it begins anew in another order where rings are missing.
 //! Invariant: a link never carries more than it can. Absent: an exchange of rings that were found (see `covers`).
 
+use std::cmp::Reverse;
+
 use super::covers::{Numbers, covers};
 use super::part::{Graph, Placed};
 
-/// Steps of one walk before it is given up.
-const WALK_STEPS: u64 = 3_000;
+/// Steps of one walk for each rank before it is given up.
+const WALK_STEPS: u64 = 25;
 /// Beginnings, at most.
-const TRIES: usize = 12;
+const TRIES: usize = 10;
 
 /// One ring in the making.
 struct Walk<'a, 'b> {
@@ -41,12 +43,15 @@ impl Walk<'_, '_> {
             return true;
         }
         let outside = self.graph.part.has_outside;
-        let mut next: Vec<(u32, u32, u32)> = (0..self.graph.ranks() as u32)
+        let mut next: Vec<(u32, Reverse<u128>, u32, u32)> = (0..self.graph.ranks() as u32)
             .filter(|rank| !self.is_in[*rank as usize])
-            .filter_map(|rank| Some((ways.hops(rank)?, self.taste[last as usize][rank as usize], rank)))
+            .filter_map(|rank| {
+                let taste = self.taste[last as usize][rank as usize];
+                Some((ways.hops(rank)?, Reverse(self.graph.width(&ways, left, rank)), taste, rank))
+            })
             .collect();
         next.sort_unstable();
-        for (_, _, rank) in next {
+        for (_, _, _, rank) in next {
             // The rank outside is the first.
             debug_assert!(!outside || rank as usize + 1 < self.graph.ranks());
             let Some(way) = self.graph.way(&ways, rank) else { continue };
@@ -88,7 +93,7 @@ fn walks(graph: &Graph<'_>, left: &mut Vec<u128>, speed: u128, count: usize, try
         let start = first(graph);
         let mut is_in = vec![false; ranks];
         is_in[start as usize] = true;
-        let budget = WALK_STEPS.min(*steps);
+        let budget = (WALK_STEPS * ranks as u64).min(*steps);
         let mut walk =
             Walk { graph, speed, taste: &taste, order: vec![start], hops: Vec::new(), is_in, budget };
         let is_closed = walk.go(left);
@@ -106,31 +111,31 @@ fn walks(graph: &Graph<'_>, left: &mut Vec<u128>, speed: u128, count: usize, try
     rings
 }
 
-/// Up to `count` rings of `speed`, and what they leave of `left`.
+/// Up to `count` rings of `speed`.
 pub(super) fn pack(
     graph: &Graph<'_>,
     left: &[u128],
     speed: u128,
     count: usize,
     steps: &mut u64,
-) -> (Vec<Placed>, Vec<u128>) {
-    let mut best = (Vec::new(), left.to_vec());
+) -> Vec<Placed> {
+    let mut best = Vec::new();
     for try_number in 0..TRIES {
         let mut rest = left.to_vec();
         let found = walks(graph, &mut rest, speed, count, try_number, steps);
-        if found.len() > best.0.len() {
-            best = (found, rest);
+        if found.len() > best.len() {
+            best = found;
         }
-        if best.0.len() < count && try_number == 0 && count > 1 {
+        if best.len() < count && try_number == 0 && count > 1 {
             let mut rest = left.to_vec();
             let orders = covers(graph, left, speed, count, first(graph) as usize, steps);
             let found: Vec<Placed> =
                 orders.iter().filter_map(|order| graph.place(&mut rest, order, speed)).collect();
-            if found.len() > best.0.len() {
-                best = (found, rest);
+            if found.len() > best.len() {
+                best = found;
             }
         }
-        if best.0.len() == count || *steps == 0 {
+        if best.len() == count || *steps == 0 {
             break;
         }
     }

@@ -9,6 +9,9 @@ use super::place::pack;
 /// Speeds that are tried in a stage, at most.
 const SPEEDS_MAX: usize = 8;
 
+/// A speed may take this part of the steps that are left: speeds that promise most come first.
+const STEPS_PART: u64 = 5;
+
 /// The rings of each class, and what they leave.
 #[derive(Clone)]
 pub(super) struct State {
@@ -92,7 +95,10 @@ impl Stages<'_> {
         let mut fewest = count;
         let mut packed = Vec::new();
         for (graph, left) in self.graphs.iter().zip(&state.left) {
-            let (rings, _) = pack(graph, left, speed, fewest, &mut self.steps);
+            let mut steps = self.steps / STEPS_PART;
+            self.steps -= steps;
+            let rings = pack(graph, left, speed, fewest, &mut steps);
+            self.steps += steps;
             fewest = rings.len();
             packed.push(rings);
         }
