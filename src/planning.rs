@@ -21,6 +21,7 @@ pub use consort_algorithms::bounds;
 pub use consort_algorithms::catalogue::{Algorithm, Family, UnknownAlgorithm};
 pub use consort_algorithms::export;
 pub use consort_algorithms::hardware;
+pub use consort_algorithms::search;
 pub use consort_algorithms::simulate;
 pub use consort_algorithms::topology::{self, Topology};
 pub use consort_algorithms::workload;

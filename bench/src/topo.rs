@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use consort::planning::hardware::Hardware;
-use consort::planning::{Collective, bounds};
+use consort::planning::{Collective, bounds, search};
 
 use crate::described::{Graph, Reading};
 use crate::failure::{Exit, Failure};
@@ -120,7 +120,7 @@ impl Arguments {
                 Err(error) => writeln!(text, "  {collective}: {error}"),
             };
         }
-        text
+        text + &search::words(&topology, &search::rings(&topology, &search::Options::default()), true)
     }
 }
 

@@ -7,6 +7,7 @@
 mod exclusion;
 mod near;
 mod price;
+mod searched;
 mod tables;
 
 use std::collections::HashMap;
@@ -68,6 +69,8 @@ pub struct Planning {
     admitted: [OnceLock<()>; Collective::ALL.len()],
     /// What messages take on the topology, once a price asks for it.
     messages: OnceLock<price::Messages>,
+    /// What the search finds on the topology, once candidates are asked for.
+    searched: searched::Searched,
     /// Set once devices were asked for their tuning table, or calls on host memory were found to have one of devices.
     table_is_placed: OnceLock<()>,
     /// Set once a table that does not act was warned of.
@@ -134,6 +137,7 @@ impl Planning {
             on_own_cores,
             admitted: Default::default(),
             messages: OnceLock::new(),
+            searched: searched::Searched::default(),
             table_is_placed: OnceLock::new(),
             table_is_warned_of: OnceLock::new(),
             memory: Mutex::default(),
@@ -257,12 +261,17 @@ impl Planning {
         if allowed.is_empty() { Err(self.impossible(collective, &all)) } else { Ok(allowed) }
     }
 
-    /// The algorithms of the catalogue, and of imported schedules, that are defined for `collective` and worth a price.
+    /// The algorithms of the catalogue, of imported schedules and of what was found on the machine, that are defined for `collective` and worth a price.
     pub(super) fn all(&self, collective: Collective) -> Vec<Algorithm> {
         let ranks = self.ranks_of(collective);
         let mut all = catalogue::candidates(collective, ranks, &self.shape);
         let imported = self.preferences.schedules.iter().map(|of| Algorithm::Imported(*of));
         all.extend(imported.filter(|algorithm| algorithm.is_defined(collective, ranks)));
+        for algorithm in self.searched(collective) {
+            if !all.contains(algorithm) {
+                all.push(*algorithm);
+            }
+        }
         all
     }
 

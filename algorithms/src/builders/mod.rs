@@ -20,6 +20,7 @@ mod pat;
 #[cfg(test)]
 mod proving;
 mod ring;
+mod rings;
 mod scattered;
 mod swing;
 mod switch;
@@ -41,6 +42,7 @@ pub use hierarchical::{
 pub use pair::pair;
 pub use pat::{pat, pat_is_defined};
 pub use ring::{Ring, RingOptions, ring, ring_is_defined};
+pub use rings::{OrderedRing, rings};
 pub use scattered::scatter_all_gather;
 pub use swing::{swing, swing_is_defined};
 pub use switch::{SwitchForm, switch, switch_is_defined, switch_tree};

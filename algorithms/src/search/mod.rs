@@ -13,7 +13,9 @@ mod covers;
 mod layout;
 mod part;
 mod place;
+mod schedules;
 mod stages;
+mod words;
 
 use crate::bounds::{self, Ratio};
 use crate::topology::{LinkId, NodeKind, Topology};
@@ -21,6 +23,7 @@ use crate::{Collective, Rank};
 use layout::Layout;
 use part::{Graph, Part, UNITS, UNLIMITED};
 use stages::Stages;
+pub use words::words;
 
 /// What bounds a search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -145,6 +145,7 @@ const FLOORS: [(&str, &[&str]); 13] = [
             "topology",
             "bounds",
             "hardware",
+            "search",
             "simulate",
             "workload",
         ],

@@ -1,0 +1,77 @@
+//! Schedules of what a search found, as candidates of a planner.
+//!
+//! Invariant: a schedule's name has a hash of what it is, so that one name means one schedule in every process. Absent: prices.
+
+use super::{Rings, units};
+use crate::builders::{self, OrderedRing, ring_is_defined};
+use crate::{Collective, Rank, Schedule};
+
+/// The most pieces of a block among which rings of different speeds share it.
+const PIECES_MAX: u32 = 32;
+
+/// FNV-1a over words.
+pub(super) fn hash(words: impl Iterator<Item = u32>) -> u64 {
+    words.flat_map(u32::to_le_bytes).fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    })
+}
+
+/// Whole shares in about the proportion of `speeds`, of at most `pieces_max` pieces: the fewest pieces that lose at most one
+/// part in fifty to the best such shares. A share may be 0.
+pub(super) fn shares(speeds: &[u128], pieces_max: u32) -> Vec<u32> {
+    let total: u128 = speeds.iter().sum();
+    let of = |pieces: u32| -> Vec<u32> {
+        speeds.iter().map(|speed| (speed * u128::from(pieces) / total.max(1)) as u32).collect()
+    };
+    // The slowest piece decides when all are done.
+    let rate = |shares: &[u32]| {
+        let slowest = speeds.iter().zip(shares).filter(|(_, share)| **share > 0);
+        let slowest = slowest.map(|(speed, share)| speed / u128::from(*share)).min().unwrap_or(0);
+        slowest * u128::from(shares.iter().sum::<u32>())
+    };
+    let all: Vec<Vec<u32>> = (1..=pieces_max).map(of).collect();
+    let best = all.iter().map(|shares| rate(shares)).max().unwrap_or(0);
+    all.into_iter().find(|shares| rate(shares) * 50 >= best * 49).unwrap_or_default()
+}
+
+impl Rings {
+    /// The rings with whole shares of a block's pieces, about in the proportion of their speeds. Rings of too little are
+    /// left out.
+    pub fn channels(&self) -> Vec<OrderedRing> {
+        let speeds: Vec<u128> = self.rings.iter().map(|ring| units(ring.bytes_s)).collect();
+        let all = self.rings.iter().zip(shares(&speeds, PIECES_MAX));
+        all.filter(|(_, share)| *share > 0)
+            .map(|(ring, share)| OrderedRing { order: ring.order.clone(), share })
+            .collect()
+    }
+
+    /// The schedule of a collective by these rings; none where the collective has no ring, and where the rings are no more than
+    /// one in the order of ranks.
+    pub fn schedule(&self, collective: Collective) -> Option<Schedule> {
+        let channels = self.channels();
+        let is_plain = |ring: &OrderedRing| ring.order.iter().zip(0..).all(|(rank, at)| *rank == Rank(at));
+        if !ring_is_defined(collective) || channels.iter().all(is_plain) {
+            return None;
+        }
+        let words = channels.iter().flat_map(|ring| {
+            ring.order.iter().map(|rank| rank.0).chain([ring.share])
+        });
+        let hash = hash(words);
+        let schedule = builders::rings(collective, &channels);
+        let name = format!("rings-{}-{}-{hash:016x}", collective.to_string().replace('_', "-"), schedule.ranks);
+        Some(Schedule { name, ..schedule })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_few_and_near_to_speeds() {
+        assert_eq!(shares(&[25, 25, 25], 32), [1, 1, 1]);
+        assert_eq!(shares(&[2, 1], 32), [2, 1]);
+        assert_eq!(shares(&[100, 1], 32), [1, 0], "not worth a hundred pieces");
+        assert_eq!(shares(&[], 32), [0u32; 0]);
+    }
+}

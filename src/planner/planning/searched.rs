@@ -1,0 +1,48 @@
+//! What a search finds on the machine, as algorithms.
+//!
+//! Invariant: it follows from the topology alone, which all ranks have agreed on, so that all have the same candidates. A
+//! schedule is proved before it is one. Absent: choosing; a candidate that was found has no other advantage than its price.
+
+use std::sync::OnceLock;
+
+use consort_algorithms::catalogue::{Algorithm, Imported};
+use consort_algorithms::search::{self, Rings};
+use consort_algorithms::{Collective, LowerOptions, Schedule};
+
+use super::Planning;
+use consort_settings::options::SLOTS;
+
+/// The most ranks for which what is found is offered: all its messages are simulated and proved.
+const RANKS_MAX: u32 = 32;
+/// The most messages of a schedule that is offered.
+const MESSAGES_MAX: usize = 1 << 14;
+
+/// What was found, once it is asked for.
+#[derive(Debug, Default)]
+pub(super) struct Searched {
+    rings: OnceLock<Rings>,
+    algorithms: [OnceLock<Vec<Algorithm>>; Collective::ALL.len()],
+}
+
+impl Planning {
+    /// The algorithms that were found for `collective` on a machine that a setting names: what ranks say of their hosts is no
+    /// list of links.
+    pub(super) fn searched(&self, collective: Collective) -> &[Algorithm] {
+        // Plans of rooted collectives count ranks from the root, which need not be the first rank of the machine.
+        let rooted = matches!(collective, Collective::Broadcast | Collective::Reduce);
+        let ranks = self.topology.ranks();
+        if !self.is_named || rooted || ranks < 2 || ranks > RANKS_MAX {
+            return &[];
+        }
+        self.searched.algorithms[collective as usize].get_or_init(|| {
+            let rings = self
+                .searched
+                .rings
+                .get_or_init(|| search::rings(&self.topology, &search::Options::default()));
+            let fits = |schedule: &Schedule| schedule.messages() <= MESSAGES_MAX;
+            let found = rings.schedule(collective).filter(fits);
+            let proved = found.and_then(|found| Imported::new(found, &LowerOptions { slots: SLOTS }).ok());
+            proved.into_iter().map(Algorithm::Imported).collect()
+        })
+    }
+}
