@@ -2,12 +2,19 @@
 //!
 //! Invariant: a schedule's name has a hash of what it is, so that one name means one schedule in every process. Absent: prices.
 
+use super::part::UNITS;
 use super::{Rings, units};
 use crate::builders::{self, OrderedRing, ring_is_defined};
 use crate::{Collective, Rank, Schedule};
 
 /// The most pieces of a block among which rings of different speeds share it.
 const PIECES_MAX: u32 = 32;
+
+/// What one channel carries, about: four slots of 128 KiB are on their way for some 10 to 20 microseconds. Faster rings run several
+/// times side by side, as NCCL doubles its channels (`src/graph/search.cc`, `ncclTopoDupChannels`).
+const CHANNEL_BYTES_S: u128 = 32_000_000_000;
+/// The most channels of a schedule.
+const CHANNELS_MAX: usize = 16;
 
 /// FNV-1a over words.
 pub(super) fn hash(words: impl Iterator<Item = u32>) -> u64 {
@@ -35,14 +42,18 @@ pub(super) fn shares(speeds: &[u128], pieces_max: u32) -> Vec<u32> {
 }
 
 impl Rings {
-    /// The rings with whole shares of a block's pieces, about in the proportion of their speeds. Rings of too little are
-    /// left out.
+    /// The rings with whole shares of a block's pieces, about in the proportion of their speeds, fast ones several times. Rings of
+    /// too little are left out.
     pub fn channels(&self) -> Vec<OrderedRing> {
         let speeds: Vec<u128> = self.rings.iter().map(|ring| units(ring.bytes_s)).collect();
         let all = self.rings.iter().zip(shares(&speeds, PIECES_MAX));
-        all.filter(|(_, share)| *share > 0)
+        let once: Vec<OrderedRing> = all
+            .filter(|(_, share)| *share > 0)
             .map(|(ring, share)| OrderedRing { order: ring.order.clone(), share })
-            .collect()
+            .collect();
+        let fastest = speeds.iter().max().map_or(0, |speed| speed / UNITS);
+        let copies = fastest.div_ceil(CHANNEL_BYTES_S).min((CHANNELS_MAX / once.len().max(1)) as u128);
+        (0..copies.max(1)).flat_map(|_| once.iter().cloned()).collect()
     }
 
     /// The schedule of a collective by these rings; none where the collective has no ring, and where the rings are no more than
@@ -50,7 +61,8 @@ impl Rings {
     pub fn schedule(&self, collective: Collective) -> Option<Schedule> {
         let channels = self.channels();
         let is_plain = |ring: &OrderedRing| ring.order.iter().zip(0..).all(|(rank, at)| *rank == Rank(at));
-        if !ring_is_defined(collective) || channels.iter().all(is_plain) {
+        let is_one = channels.len() <= 1 && channels.iter().all(is_plain);
+        if !ring_is_defined(collective) || is_one {
             return None;
         }
         let words = channels.iter().flat_map(|ring| {
