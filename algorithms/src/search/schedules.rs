@@ -12,7 +12,7 @@ const PIECES_MAX: u32 = 32;
 
 /// What one channel carries, about: four slots of 128 KiB are on their way for some 10 to 20 microseconds. Faster rings run several
 /// times side by side, as NCCL doubles its channels (`src/graph/search.cc`, `ncclTopoDupChannels`).
-const CHANNEL_BYTES_S: u128 = 32_000_000_000;
+const CHANNEL_BYTES_S: u128 = 16_000_000_000;
 /// The most channels of a schedule.
 const CHANNELS_MAX: usize = 16;
 
