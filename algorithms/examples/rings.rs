@@ -16,8 +16,8 @@ const BOUND_RANKS_MAX: u32 = 256;
 fn main() {
     let (mut wires, mut orders, mut assume, mut first) = (Wires::All, false, None, usize::MAX);
     let mut words = std::env::args().skip(1);
-    println!("| machine | ranks | rings | found | at most by rings | all-gather | provable | all-reduce | provable | ms |");
-    println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
+    println!("| machine | ranks | rings | found | at most by rings | all-gather | provable | all-reduce | trees, all-reduce | provable | ms, rings | ms, trees |");
+    println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
     while let Some(word) = words.next() {
         match word.as_str() {
             "--fastest" => wires = Wires::Fastest,
@@ -54,6 +54,9 @@ fn show(name: &str, topology: &Topology, orders: bool) {
     let begun = Instant::now();
     let found = search::rings(topology, &search::Options::default());
     let ms = begun.elapsed().as_secs_f64() * 1e3;
+    let begun = Instant::now();
+    let trees = search::trees(topology, &search::Options::default());
+    let trees_ms = begun.elapsed().as_secs_f64() * 1e3;
     let name = std::path::Path::new(name).file_name().map_or(name.into(), |name| name.to_string_lossy());
     let gb = |rate: f64| format!("{:.2}", rate / 1e9);
     let provable = |collective: Collective| match bound(topology, collective, &bounds::Options::default()) {
@@ -62,7 +65,7 @@ fn show(name: &str, topology: &Topology, orders: bool) {
     };
     let rate = |collective| found.rate(collective).map_or("-".into(), |rate| gb(rate.value()));
     println!(
-        "| {name} | {} | {} | {} | {} | {} | {} | {} | {} | {ms:.1} |",
+        "| {name} | {} | {} | {} | {} | {} | {} | {} | {} ({}) | {} | {ms:.1} | {trees_ms:.1} |",
         topology.ranks(),
         found.rings.len(),
         gb(found.total().value()),
@@ -70,6 +73,8 @@ fn show(name: &str, topology: &Topology, orders: bool) {
         rate(Collective::AllGather),
         provable(Collective::AllGather),
         rate(Collective::AllReduce),
+        gb(trees.total().value()),
+        trees.trees.len(),
         provable(Collective::AllReduce),
     );
     for ring in found.rings.iter().filter(|_| orders) {

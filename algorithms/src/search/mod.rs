@@ -15,6 +15,7 @@ mod part;
 mod place;
 mod schedules;
 mod stages;
+mod trees;
 mod words;
 
 use crate::bounds::{self, Ratio};
@@ -134,6 +135,60 @@ pub fn rings(topology: &Topology, options: &Options) -> Rings {
         Ring { order: order.into_iter().map(Rank).collect(), hops, bytes_s: Ratio::new(ring.speed, UNITS) }
     };
     Rings { rings: whole.into_iter().map(ring).collect(), limit }
+}
+
+/// A tree through all ranks, with its links.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Tree {
+    /// The parent of each rank; none for the root.
+    pub parents: Vec<Option<Rank>>,
+    /// For each rank the links from its parent; none for the root.
+    pub down: Vec<Vec<LinkId>>,
+    /// For each rank the links to its parent.
+    pub up: Vec<Vec<LinkId>>,
+    /// Bytes a second that travel along each edge, each way.
+    pub bytes_s: Ratio,
+}
+
+/// The trees that a search found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Trees {
+    /// In the order in which they were found.
+    pub trees: Vec<Tree>,
+    /// Bytes a second that no trees through all ranks exceed together: the smallest cut.
+    pub limit: Ratio,
+}
+
+impl Trees {
+    /// Bytes a second of all trees together: the algorithm bandwidth of long all-reduces, broadcasts and reduces by them.
+    pub fn total(&self) -> Ratio {
+        let units: u128 = self.trees.iter().map(|tree| units(tree.bytes_s)).sum();
+        Ratio::new(units, UNITS)
+    }
+}
+
+/// Searches trees of a machine, whose edges carry as much up as down; none where it has fewer than two ranks or more than
+/// [`BOX_RANKS_MAX`].
+pub fn trees(topology: &Topology, options: &Options) -> Trees {
+    let none = Trees { trees: Vec::new(), limit: Ratio::ZERO };
+    if !(2..=BOX_RANKS_MAX).contains(&topology.ranks()) {
+        return none;
+    }
+    let layout = Layout::whole(topology);
+    let (part, links) = (&layout.classes[0], &layout.blocks[0].links);
+    let limit = smallest_cut(part).unwrap_or(Ratio::ZERO);
+    let graph = Graph::new(part);
+    let limit_units = limit.numerator() * UNITS / limit.denominator();
+    let (trees_max, steps) = (options.rings_max.max(1), options.steps);
+    let found = trees::Trees { graph: &graph, limit: limit_units, trees_max, steps }.run();
+    let global = |way: &[u32]| way.iter().map(|link| links[*link as usize]).collect();
+    let tree = |tree: trees::Grown| Tree {
+        parents: tree.parents.iter().map(|of| of.as_ref().map(|(rank, ..)| Rank(*rank))).collect(),
+        down: tree.parents.iter().map(|of| of.as_ref().map_or(Vec::new(), |(_, down, _)| global(down))).collect(),
+        up: tree.parents.iter().map(|of| of.as_ref().map_or(Vec::new(), |(.., up)| global(up))).collect(),
+        bytes_s: Ratio::new(tree.speed, UNITS),
+    };
+    Trees { trees: found.into_iter().map(tree).collect(), limit }
 }
 
 /// The smallest cut of a part, in bytes a second: what a broadcast from its worst root cannot exceed.

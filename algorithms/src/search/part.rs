@@ -59,6 +59,30 @@ impl<'a> Graph<'a> {
         self.part.ranks
     }
 
+    /// The links that leave a node.
+    pub(super) fn leaving(&self, node: u32) -> &[u32] {
+        &self.leaving[node as usize]
+    }
+
+    /// What is left of all links that leave a rank, or of its limit.
+    pub(super) fn room(&self, left: &[u128], rank: u32) -> u128 {
+        let links: u128 = self.leaving(rank).iter().map(|link| left[*link as usize]).sum();
+        links.min(left[self.out_of(rank)])
+    }
+
+    /// Whether a way and the way back have room for `speed` at once.
+    pub(super) fn has_room(&self, left: &[u128], way: &[u32], back: &[u32], speed: u128) -> bool {
+        let fits = |way: &[u32]| {
+            let ends = |link: &u32| self.part.links[*link as usize];
+            let (Some(first), Some(last)) = (way.first().map(ends), way.last().map(ends)) else { return false };
+            way.iter().all(|link| left[*link as usize] >= speed)
+                && left[self.out_of(first.0)] >= speed
+                && left[self.into(last.1)] >= speed
+        };
+        // Neither uses a link or a limit of the other.
+        fits(way) && fits(back)
+    }
+
     /// The place of the limit of what leaves a rank.
     fn out_of(&self, rank: u32) -> usize {
         self.part.links.len() + 2 * rank as usize

@@ -1,0 +1,242 @@
+//! Spanning trees side by side, each with its share of the bytes: values are folded up to a root and the result is sent down.
+//!
+//! Source: G. Wang et al., "Blink: Fast and Generic Collectives for Distributed ML", MLSys 2020, which packs trees into what
+//! links carry; the pipelining by slices is that of P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms for full bandwidth
+//! broadcast, reduction and scan", Parallel Computing 35 (2009). Cost: in each tree the height in messages each way; a rank sends
+//! and receives its share as often as it has neighbours in the tree.
+//!
+//! Fold order: a rank folds what arrives from its children, in ascending order of ranks, with what it has; arriving value first.
+
+use crate::{Channel, Chunk, Collective, Partition, Place, Rank, Round, Schedule, Transfer};
+
+/// A tree of [`spanning_trees`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SpanningTree {
+    /// The parent of each rank; none for the root.
+    pub parents: Vec<Option<Rank>>,
+    /// How many pieces of each block it carries; at least 1.
+    pub share: u32,
+}
+
+/// Whether `collective` has spanning trees.
+pub const fn spanning_trees_are_defined(collective: Collective) -> bool {
+    matches!(collective, Collective::AllReduce | Collective::Broadcast | Collective::Reduce)
+}
+
+/// The schedule of `collective` by trees over all ranks. Rank 0 is the root of rooted collectives, to which trees are turned.
+///
+/// # Panics
+///
+/// When the collective has no trees, there is no tree or one without a share, or the parents are no tree of all ranks.
+pub fn spanning_trees(collective: Collective, trees: &[SpanningTree]) -> Schedule {
+    assert!(spanning_trees_are_defined(collective), "there are no trees for {collective}");
+    let ranks = trees.first().map_or(0, |tree| tree.parents.len());
+    assert!(ranks > 0 && trees.len() <= usize::from(u16::MAX / 2), "no rank, or more trees than channels");
+    let mut rounds: Vec<Round> = Vec::new();
+    let mut chunk = 0;
+    for (number, tree) in trees.iter().enumerate() {
+        let is_whole = tree.share > 0 && tree.parents.len() == ranks;
+        assert!(is_whole, "tree {number} has no share or not {ranks} ranks");
+        let shape = Shape::new(&tree.parents, collective != Collective::AllReduce);
+        for piece in chunk..chunk + tree.share {
+            let mut growing = Growing::new(&shape, collective, Chunk(piece), 2 * number as u16);
+            growing.run();
+            for (round, transfer) in growing.transfers {
+                if rounds.len() <= round as usize {
+                    rounds.resize(round as usize + 1, Round::default());
+                }
+                rounds[round as usize].transfers.push(transfer);
+            }
+        }
+        chunk += tree.share;
+    }
+    Schedule {
+        name: format!("trees({})", trees.len()),
+        collective,
+        ranks: ranks as u32,
+        switches: 0,
+        partition: Partition { parts: chunk },
+        rounds,
+    }
+}
+
+/// A tree from its root.
+struct Shape {
+    root: u32,
+    children: Vec<Vec<u32>>,
+    /// Parents before their children.
+    order: Vec<u32>,
+}
+
+impl Shape {
+    fn new(parents: &[Option<Rank>], from_first: bool) -> Shape {
+        let mut near: Vec<Vec<u32>> = vec![Vec::new(); parents.len()];
+        for (rank, parent) in (0..).zip(parents) {
+            if let Some(parent) = parent {
+                near[rank as usize].push(parent.0);
+                near[parent.index()].push(rank);
+            }
+        }
+        near.iter_mut().for_each(|near| near.sort_unstable());
+        let roots = parents.iter().filter(|parent| parent.is_none()).count();
+        let own = parents.iter().position(Option::is_none).unwrap_or_default() as u32;
+        let root = if from_first { 0 } else { own };
+        let mut children = vec![Vec::new(); parents.len()];
+        let mut is_seen = vec![false; parents.len()];
+        is_seen[root as usize] = true;
+        let mut order = vec![root];
+        let mut at = 0;
+        while let Some(&rank) = order.get(at) {
+            at += 1;
+            for &next in &near[rank as usize] {
+                if !std::mem::replace(&mut is_seen[next as usize], true) {
+                    children[rank as usize].push(next);
+                    order.push(next);
+                }
+            }
+        }
+        assert!(roots == 1 && order.len() == parents.len(), "the parents are no tree of all ranks: {parents:?}");
+        Shape { root, children, order }
+    }
+}
+
+/// The transfers of one piece along a tree.
+struct Growing<'a> {
+    shape: &'a Shape,
+    collective: Collective,
+    chunk: Chunk,
+    channel: u16,
+    /// The place of the partial result of every rank.
+    held: Vec<Place>,
+    /// With their rounds.
+    transfers: Vec<(u32, Transfer)>,
+}
+
+impl<'a> Growing<'a> {
+    fn new(shape: &'a Shape, collective: Collective, chunk: Chunk, channel: u16) -> Self {
+        let held = vec![Place::Input(chunk); shape.order.len()];
+        Growing { shape, collective, chunk, channel, held, transfers: Vec::new() }
+    }
+
+    fn run(&mut self) {
+        let mut done = 0;
+        if self.collective != Collective::Broadcast {
+            done = self.reduce();
+        }
+        let root = self.shape.root;
+        match self.transfers.last_mut() {
+            // The last fold is into the root.
+            Some((_, last)) => last.target = Place::Output(self.chunk),
+            None => self.copy(done, root, root, Place::Input(self.chunk)),
+        }
+        if self.collective != Collective::Reduce {
+            self.send(done);
+        }
+    }
+
+    /// Folds all into the root; gives the round after the last one.
+    fn reduce(&mut self) -> u32 {
+        let shape = self.shape;
+        let mut ready = vec![0u32; shape.order.len()];
+        for &rank in shape.order.iter().rev() {
+            for &child in &shape.children[rank as usize] {
+                let round = ready[rank as usize].max(ready[child as usize]);
+                self.fold(round, child, rank);
+                ready[rank as usize] = round + 1;
+            }
+        }
+        ready[shape.root as usize]
+    }
+
+    /// Sends the result on, which the root has before `round`.
+    fn send(&mut self, round: u32) {
+        let shape = self.shape;
+        let mut has = vec![round; shape.order.len()];
+        let is_first = |rank: u32| rank == shape.root && self.collective == Collective::Broadcast;
+        let source = |rank: u32| {
+            if is_first(rank) { Place::Input(self.chunk) } else { Place::Output(self.chunk) }
+        };
+        let sources: Vec<Place> = (0..shape.order.len() as u32).map(source).collect();
+        for &rank in &shape.order {
+            for &child in &shape.children[rank as usize] {
+                self.copy(has[rank as usize], rank, child, sources[rank as usize]);
+                has[child as usize] = has[rank as usize] + 1;
+            }
+        }
+    }
+
+    fn fold(&mut self, round: u32, from: u32, to: u32) {
+        let (target, fold) = (Place::Scratch(self.chunk), Some(self.held[to as usize]));
+        let source = self.held[from as usize];
+        self.held[to as usize] = target;
+        self.add(round, Transfer { source, target, fold, ..self.between(from, to, self.channel) });
+    }
+
+    fn copy(&mut self, round: u32, from: u32, to: u32, source: Place) {
+        let target = Place::Output(self.chunk);
+        self.add(round, Transfer { source, target, ..self.between(from, to, self.channel + 1) });
+    }
+
+    fn between(&self, from: u32, to: u32, channel: u16) -> Transfer {
+        let place = Place::Input(self.chunk);
+        Transfer {
+            from: Rank(from),
+            to: Rank(to),
+            channel: Channel(channel),
+            source: place,
+            target: place,
+            fold: None,
+            own_first: false,
+        }
+    }
+
+    fn add(&mut self, round: u32, transfer: Transfer) {
+        self.transfers.push((round, transfer));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::passes::fuse;
+    use crate::{LowerOptions, Plan, lower_all, verify};
+
+    /// A tree in which rank `r` hangs on one of the ranks before it, turned by `shift`.
+    fn tree(ranks: u32, wide: u32, shift: u32, share: u32) -> SpanningTree {
+        let mut parents = vec![None; ranks as usize];
+        for rank in 1..ranks {
+            parents[((rank + shift) % ranks) as usize] = Some(Rank(((rank - 1) / wide + shift) % ranks));
+        }
+        SpanningTree { parents, share }
+    }
+
+    #[test]
+    fn every_tree_is_proved() {
+        for collective in [Collective::AllReduce, Collective::Broadcast, Collective::Reduce] {
+            for (ranks, wide) in [(1, 1), (2, 1), (3, 2), (7, 1), (8, 2), (9, 8), (16, 3)] {
+                let trees = [tree(ranks, wide, 0, 1), tree(ranks, 1, ranks / 2, 2)];
+                let schedule = spanning_trees(collective, &trees);
+                let what = format!("{collective} over {ranks}, {wide} wide");
+                let plans = lower_all(&schedule, &LowerOptions { slots: 4 }).expect("trees lower");
+                let proof = verify(&plans).unwrap_or_else(|refusal| panic!("{what}: {refusal}"));
+                let fused: Vec<Plan> = plans.iter().map(|plan| fuse(plan, &|_| true)).collect();
+                let again = verify(&fused).unwrap_or_else(|refusal| panic!("{what}, fused: {refusal}"));
+                assert_eq!(proof.fold_hash, again.fold_hash, "{what}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_rank_sends_to_its_neighbours_alone() {
+        let schedule = spanning_trees(Collective::AllReduce, &[tree(8, 2, 0, 1)]);
+        // Up and down each of the seven edges.
+        assert_eq!((schedule.messages(), schedule.cost().depth), (14, 6));
+    }
+
+    #[test]
+    #[should_panic(expected = "no tree of all ranks")]
+    fn a_cycle_is_no_tree() {
+        let parents = vec![None, Some(Rank(2)), Some(Rank(1))];
+        spanning_trees(Collective::AllReduce, &[SpanningTree { parents, share: 1 }]);
+    }
+}
