@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
-use consort::planning::hardware::Hardware;
+use consort::planning::hardware::{Hardware, exchange};
 use consort::planning::{Collective, bounds, search};
 
 use crate::described::{Graph, Reading};
@@ -61,21 +61,36 @@ pub(crate) fn run(words: &[OsString]) -> Result<Exit, Failure> {
         planned::write(&text, None)?;
     }
     if let Some(path) = &arguments.json {
-        let json = hardware.summary(arguments.reading.rates).json();
+        let json = arguments.named(&hardware).summary(arguments.reading.rates).json();
         planned::write(&json, place(path).as_deref())?;
     }
     if let Some(path) = &arguments.output {
         let is_picture = path.extension().is_some_and(|suffix| suffix.eq_ignore_ascii_case("svg"));
-        let text = if is_picture { hardware.svg(arguments.reading.rates, &[]) } else { hardware.to_string() };
+        let text = if is_picture {
+            arguments.named(&hardware).svg(arguments.reading.rates, &[])
+        } else {
+            exchange::hardware_text(&hardware).map_err(|error| Failure::usage(format!("-o: {error}")))?
+        };
         planned::write(&text, place(path).as_deref())?;
     }
     Ok(Exit::Done)
 }
 
 impl Arguments {
+    /// The machine with a name: that of the file where the file gives none.
+    fn named(&self, hardware: &Hardware) -> Hardware {
+        let mut named = hardware.clone();
+        // Composed boxes are named after the first, with their number.
+        if named.name.is_empty() || named.name.starts_with(':') {
+            let stem = self.file.file_stem().map_or("machine".into(), |stem| stem.to_string_lossy());
+            named.name.insert_str(0, &stem);
+        }
+        named
+    }
+
     fn text(&self, hardware: &Hardware) -> String {
-        let summary = hardware.summary(self.reading.rates);
-        let name = if summary.name.is_empty() { "a machine" } else { &summary.name };
+        let summary = self.named(hardware).summary(self.reading.rates);
+        let name = &summary.name;
         let mut text = format!(
             "{name}: {} GPUs, {} network ports, {} NUMA domains, {} NVSwitches\n",
             summary.gpus, summary.nics, summary.numa, summary.nvswitches
@@ -126,8 +141,6 @@ impl Arguments {
 
 #[cfg(test)]
 mod tests {
-    use consort::planning::hardware::exchange;
-
     use super::*;
 
     /// Two GPUs that two NVLinks of the third generation join, and one port; GPU 1 has half of its PCIe lanes.

@@ -107,6 +107,26 @@ impl fmt::Display for Hardware {
     }
 }
 
+/// The machine in the text form, where [`read`] would take it.
+///
+/// # Errors
+///
+/// [`NotWritable`] where the text is longer than [`BYTES_MAX`].
+pub fn hardware_text(hardware: &Hardware) -> Result<String, NotWritable> {
+    let text = hardware.to_string();
+    if text.len() > BYTES_MAX {
+        let (nodes, links) = (hardware.nodes().len(), hardware.links().len());
+        return Err(NotWritable {
+            reason: format!(
+                "the text of {nodes} nodes and {links} links has {} bytes, and a reader takes {BYTES_MAX}",
+                text.len()
+            ),
+            remedy: "describe fewer hosts".into(),
+        });
+    }
+    Ok(text)
+}
+
 fn foreign(reason: String, remedy: &str) -> ReadError {
     ReadError { format: None, line: None, reason, remedy: remedy.to_owned() }
 }

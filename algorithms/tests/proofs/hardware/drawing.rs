@@ -302,3 +302,21 @@ fn pictures_are_the_committed_ones() {
     snapshot("hardware_superchip.svg", &superchip().svg(Rates::DataSheet, &[]));
     snapshot("hardware_leaves.svg", &leaves(20).svg(Rates::DataSheet, &[]));
 }
+
+/// The example of docs/TOPOLOGY.md is the drawing of the machine beside it.
+#[test]
+fn the_drawing_in_the_documents_is_that_of_its_machine() {
+    let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+    let text = std::fs::read_to_string(docs.join("topology.txt")).expect("docs/topology.txt");
+    let svg = machine(&text).svg(Rates::DataSheet, &[]);
+    if std::env::var_os("CONSORT_SNAPSHOTS").is_some_and(|value| value == "write") {
+        std::fs::write(docs.join("topology.svg"), &svg).expect("the drawing can be written");
+    }
+    let expected = std::fs::read_to_string(docs.join("topology.svg")).unwrap_or_default();
+    assert_eq!(expected, svg, "docs/topology.svg differs; CONSORT_SNAPSHOTS=write cargo test writes it anew");
+    let page = std::fs::read_to_string(docs.join("TOPOLOGY.md")).expect("docs/TOPOLOGY.md");
+    let example =
+        page.split("```").find(|block| block.trim_start().starts_with("hardware small")).expect("a text");
+    let small = machine(example.trim_start());
+    assert_eq!((small.gpus().len(), small.warnings().len()), (2, 0), "the text on the page is read");
+}

@@ -2,7 +2,7 @@
 
 use super::{boxes, machine, noted, refused, survives_text, survives_xml, wires};
 use consort_algorithms::hardware::{
-    Hardware, LinkKind, Network, NodeId, NodeKind, PathKind, Paths, PortState, Rates, Wires,
+    Hardware, LinkKind, Network, NodeId, NodeKind, PathKind, Paths, PortState, Rates, Wires, exchange,
 };
 
 type Known = (&'static str, String, [usize; 4], &'static str);
@@ -277,4 +277,32 @@ fn several_hosts_of_one_file_stay_apart() {
     assert!(hardware.rank_graph(&first, Rates::DataSheet, Wires::All).is_ok());
     let mixed = refused(&text.replacen("host_hash=\"0x2\"", "host_hash=\"0x3\"", 1));
     assert!(mixed.reason.ends_with("which is on another host"), "{mixed}");
+}
+
+/// Whatever may be composed can be written, or is refused before a file is made that none reads.
+#[test]
+fn texts_of_large_machines_are_read_again_or_refused() {
+    let box_ = machine(&boxes::dgx_h100());
+    let mut seen = [0, 0];
+    for boxes in [128, 1000, 3300] {
+        let cluster = Hardware::compose(&vec![&box_; boxes], Network::Rail).expect("there is room");
+        match exchange::hardware_text(&cluster) {
+            Ok(text) => {
+                seen[0] += 1;
+                assert!(text.len() <= exchange::BYTES_MAX);
+                let again = exchange::read_hardware(text.as_bytes()).map(|(again, _)| again);
+                assert!(again.as_ref() == Ok(&cluster), "{boxes} boxes: {:?}", again.err());
+            }
+            Err(error) => {
+                seen[1] += 1;
+                let error = error.to_string();
+                assert!(error.contains("and a reader takes 16777216; describe fewer hosts"), "{error}");
+                assert!(exchange::read_hardware(cluster.to_string().as_bytes()).is_err());
+            }
+        }
+    }
+    assert!(seen.iter().all(|count| *count > 0), "read and refused: {seen:?}");
+    let refused =
+        Hardware::compose(&vec![&box_; 4096], Network::Rail).expect_err("too many nodes").to_string();
+    assert!(refused.contains("are more than the 131072 that a machine may have"), "{refused}");
 }
