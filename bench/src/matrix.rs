@@ -16,7 +16,7 @@ const ENDS_MAX: usize = 32;
 /// What a kind of path means, as the legend says it.
 fn meaning(kind: PathKind) -> &'static str {
     match kind {
-        PathKind::Loc => "itself",
+        PathKind::Loc => "another port of one adapter",
         PathKind::Nvl => "NVLink or xGMI",
         PathKind::Nvb => "NVLink or xGMI by way of another GPU",
         PathKind::C2c => "NVLink-C2C to the memory of a processor",
@@ -177,8 +177,9 @@ impl<'a> Devices<'a> {
                 }
                 kinds.insert(path.kind);
                 match path.bytes_s {
+                    // Within a device there is no wire that limits anything.
+                    _ if matches!(path.kind, PathKind::Loc | PathKind::Dis) => path.kind.to_string(),
                     Some(bytes_s) => format!("{} {}", path.kind, gigabytes(bytes_s)),
-                    None if path.kind == PathKind::Dis => path.kind.to_string(),
                     None => format!("{} ?", path.kind),
                 }
             });

@@ -56,8 +56,7 @@ fn handle(input: &Input, seen: &mut Seen) {
                     assert_eq!(again.map(|(again, _)| again).as_ref(), Ok(&hardware), "NCCL's form");
                 }
             }
-
-            const GRAPH: &str = hardware.rank_graph(&hardware.gpus(), Rates::Nccl, Wires::Fastest);
+            let graph = hardware.rank_graph(&hardware.gpus(), Rates::Nccl, Wires::Fastest);
             seen.note(graph.map(|graph| graph.left_out.len().min(4)).map_err(|error| error.remedy));
         }
         Content::Graphs(graphs) => {

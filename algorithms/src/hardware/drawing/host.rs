@@ -7,7 +7,9 @@ use super::mesh;
 use super::painter::{Line, Look, Painter, box_height, fitted, line_height};
 use super::tree::{Cell, INTERFACES_MAX, NUMA, PORT, PORTS_MAX, Tree, What, cores_of, ports_of};
 use crate::export::{Anchor, FAINT, QUIET};
-use crate::hardware::{Hardware, LinkId, LinkKind, LinkLayer, NodeId, NodeKind, Numa, PortState, Processor};
+use crate::hardware::{
+    Hardware, LinkId, LinkKind, LinkLayer, NodeId, NodeKind, Numa, PortState, Processor, known_gpu,
+};
 
 /// The most groups of cores with a cell of their own, and those of a row.
 const CORES_MAX: usize = 32;
@@ -275,7 +277,9 @@ fn draw_cell(painter: &mut Painter<'_>, cell: &Cell) {
                 .gcn
                 .as_ref()
                 .map(|gcn| if gcn.starts_with("gfx") { gcn.clone() } else { format!("gcn {gcn}") });
-            let kind = gcn.or_else(|| gpu.sm.map(|sm| format!("sm {sm}")));
+            let model =
+                known_gpu(&gpu.pci).map(|known| known.model.split('-').next().unwrap_or_default().to_owned());
+            let kind = gcn.or_else(|| gpu.sm.map(|sm| format!("sm {sm}"))).or(model);
             let lines = [Line::title(painter.title(id)), plain(address), plain(kind)];
             painter.boxed(corner, size, Look::Gpu, &title, &lines);
         }
@@ -383,7 +387,7 @@ fn draw_nic(painter: &mut Painter<'_>, id: NodeId, title: &str, address: Option<
         let NodeKind::Port(port) = &hardware.node(*port_id).kind else { continue };
         let look = match port.state {
             PortState::Down => Look::Down,
-            _ if !Hardware::is_usable(port) => Look::Quiet,
+            _ if !painter.is_used(*port_id) => Look::Quiet,
             _ => Look::Frame,
         };
         let device = port.device.clone().unwrap_or_else(|| hardware.node(*port_id).name.clone());
@@ -391,7 +395,10 @@ fn draw_nic(painter: &mut Painter<'_>, id: NodeId, title: &str, address: Option<
             Some(number) if is_shared(&device) => format!("{device}:{number}"),
             _ => device,
         };
-        let lines = [Line::plain(device.clone()), Line::plain(port_speed(hardware, *port_id))];
+        // The same port may be listed below several processors.
+        let is_again = Hardware::is_usable(port) && !painter.is_used(*port_id);
+        let speed = if is_again { "counted once".into() } else { port_speed(hardware, *port_id) };
+        let lines = [Line::plain(device.clone()), Line::plain(speed)];
         let place = [corner[0] + 3.0, y];
         painter.boxed(place, [size[0] - 6.0, PORT - 3.0], look, &device, &lines);
         painter.marks(&[*port_id], [corner[0] + size[0] - 1.0, y + 4.0]);

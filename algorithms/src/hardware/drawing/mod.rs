@@ -30,10 +30,27 @@ const LEGEND_LINE: f64 = 19.0;
 pub struct Route {
     /// What it is: `ring 0`.
     pub name: String,
-    /// The nodes that it passes, in order: GPUs, and ports where it leaves a host.
-    pub nodes: Vec<NodeId>,
-    /// Whether the last is followed by the first.
-    pub closed: bool,
+    /// From which GPU or port to which other it goes, in order.
+    pub hops: Vec<(NodeId, NodeId)>,
+}
+
+impl Route {
+    /// A ring through these, and from the last to the first.
+    pub fn ring(name: impl Into<String>, nodes: &[NodeId]) -> Route {
+        let next = nodes.iter().cycle().skip(1);
+        let hops = nodes.iter().zip(next).map(|(from, to)| (*from, *to)).collect();
+        Route { name: name.into(), hops }
+    }
+
+    /// A tree over these, from the root outwards; each has the place of its parent among them, and the root has none.
+    ///
+    /// # Panics
+    ///
+    /// When a parent is not among them.
+    pub fn tree(name: impl Into<String>, nodes: &[NodeId], parents: &[Option<usize>]) -> Route {
+        let hop = |(node, parent): (&NodeId, &Option<usize>)| parent.map(|parent| (nodes[parent], *node));
+        Route { name: name.into(), hops: nodes.iter().zip(parents).filter_map(hop).collect() }
+    }
 }
 
 impl Hardware {

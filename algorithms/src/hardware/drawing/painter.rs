@@ -102,6 +102,10 @@ pub(super) struct Painter<'a> {
     pub(super) hardware: &'a Hardware,
     pub(super) canvas: Canvas,
     titles: Titles,
+    /// Ports that a plan may use.
+    used: BTreeSet<NodeId>,
+    /// The numbers of hosts, where there are several.
+    boxes: BTreeMap<NodeId, usize>,
     classes: Vec<Class>,
     styles: BTreeMap<Class, Style>,
     drawn: BTreeSet<Class>,
@@ -125,11 +129,15 @@ impl<'a> Painter<'a> {
                 marks.entry(*node).or_default().push(number);
             }
         }
+        let hosts = hardware.hosts();
+        let boxes = if hosts.len() > 1 { hosts.into_iter().zip(0..).collect() } else { BTreeMap::new() };
         let canvas = Canvas::default();
         Painter {
             hardware,
             canvas,
             titles: hardware.titles(),
+            used: hardware.usable_ports().into_iter().collect(),
+            boxes,
             classes,
             styles,
             drawn: BTreeSet::new(),
@@ -158,6 +166,16 @@ impl<'a> Painter<'a> {
     /// What users call a node.
     pub(super) fn title(&self, id: NodeId) -> String {
         self.titles.of(self.hardware, id)
+    }
+
+    /// The number of a host, where there are several.
+    pub(super) fn box_of(&self, host: NodeId) -> Option<usize> {
+        self.boxes.get(&host).copied()
+    }
+
+    /// Whether a plan may use this port.
+    pub(super) fn is_used(&self, port: NodeId) -> bool {
+        self.used.contains(&port)
     }
 
     /// Text in black, from `at` on, in as much room as `width`.

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a route's nodes stand at the same places in all circles, so that routes can be compared.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Route;
 use super::painter::{Line, Painter, fitted};
@@ -23,7 +23,7 @@ pub(super) fn draw(painter: &mut Painter<'_>, routes: &[Route], at: [f64; 2]) ->
         return [0.0; 2];
     }
     let shown = routes.len().min(ROUTES_MAX);
-    let mut nodes: Vec<NodeId> = routes.iter().flat_map(|route| route.nodes.iter().copied()).collect();
+    let mut nodes: Vec<NodeId> = routes.iter().flat_map(ends).collect();
     nodes.sort_unstable();
     nodes.dedup();
     let nodes: BTreeMap<NodeId, usize> = nodes.into_iter().take(NODES_MAX).zip(0..).collect();
@@ -57,34 +57,56 @@ fn card(
         [center[0] + radius * turn.sin(), center[1] - radius * turn.cos()]
     };
     painter.heading([corner[0] + 8.0, corner[1] + 12.0], 11.0, CARD[0] - 16.0, &route.name);
-    let mut places: Vec<[f64; 2]> =
-        route.nodes.iter().filter_map(|node| nodes.get(node)).map(|place| spot(*place, RADIUS)).collect();
-    if route.closed {
-        places.extend(places.first().copied());
-    }
     let color = hue(number);
-    for pair in places.windows(2) {
-        arrow(painter, pair[0], pair[1], color);
+    for (from, to) in &route.hops {
+        if let Some((from, to)) = nodes.get(from).zip(nodes.get(to)) {
+            arrow(painter, spot(*from, RADIUS), spot(*to, RADIUS), color);
+        }
     }
+    let on: BTreeSet<NodeId> = ends(route).collect();
     for (node, place) in nodes {
         let [x, y] = spot(*place, RADIUS);
-        let is_on = route.nodes.contains(node);
+        let is_on = on.contains(node);
         let fill = if is_on { color } else { GROUND };
         painter.canvas.circle([x, y], 4.0, &format!("fill=\"{fill}\" stroke=\"{QUIET}\""));
         if nodes.len() > 20 {
             continue;
         }
         let [x, y] = spot(*place, RADIUS + 18.0);
-        let title = painter.title(*node);
-        let text = title.strip_prefix("GPU ").unwrap_or(&title);
+        let text = label(painter, *node);
         let style = format!("fill=\"{}\"", if is_on { INK } else { QUIET });
-        painter.canvas.text([x, y + 3.5], 9.0, Anchor::Middle, &style, &fitted(text, 9.0, false, 34.0));
+        painter.canvas.text([x, y + 3.5], 9.0, Anchor::Middle, &style, &fitted(&text, 9.0, false, 34.0));
     }
-    let names: Vec<String> = route.nodes.iter().take(NODES_MAX).map(|node| painter.title(*node)).collect();
-    let text =
-        names.iter().map(|name| name.strip_prefix("GPU ").unwrap_or(name)).collect::<Vec<_>>().join(" ");
-    let line = Line::plain(text);
+    let line = Line::plain(words(painter, route));
     painter.remark([corner[0] + 8.0, corner[1] + CARD[1] - 10.0], line.size, CARD[0] - 16.0, &line.text);
+}
+
+/// All nodes that a route names.
+fn ends(route: &Route) -> impl Iterator<Item = NodeId> {
+    route.hops.iter().flat_map(|(from, to)| [*from, *to])
+}
+
+/// The number of a GPU, behind that of its box where there are several, or the title of another device.
+fn label(painter: &Painter<'_>, node: NodeId) -> String {
+    let title = painter.title(node);
+    let text = title.strip_prefix("GPU ").unwrap_or(&title);
+    let host = painter.hardware.node(node).host;
+    match host.and_then(|host| painter.box_of(host)) {
+        Some(number) => format!("{number}:{text}"),
+        None => text.to_owned(),
+    }
+}
+
+/// The order of a route where each hop begins at the end of the one before it; otherwise its root.
+fn words(painter: &Painter<'_>, route: &Route) -> String {
+    let Some((first, _)) = route.hops.first() else { return String::new() };
+    let is_chain = route.hops.windows(2).all(|pair| pair[0].1 == pair[1].0);
+    if !is_chain {
+        return format!("from {}", label(painter, *first));
+    }
+    let rest = route.hops.iter().map(|(_, to)| *to).filter(|to| to != first);
+    let nodes = [*first].into_iter().chain(rest).take(NODES_MAX);
+    nodes.map(|node| label(painter, node)).collect::<Vec<_>>().join(" ")
 }
 
 /// A line with a head in its middle, so that heads at one node do not cover each other.

@@ -283,14 +283,16 @@ fn large_machines_have_pictures_of_bounded_size() {
 fn routes_have_a_circle_each() {
     let hardware = machine(&boxes::dgx_1());
     let gpus = hardware.gpus();
-    let route = |name: &str, nodes: &[_], closed| Route { name: name.into(), nodes: nodes.to_vec(), closed };
-    let routes = [route("ring 0", &gpus, true), route("tree 0", &gpus[..3], false)];
+    // Two children of the first, and one of the second.
+    let tree = Route::tree("tree 0", &gpus[..4], &[None, Some(0), Some(0), Some(1)]);
+    let routes = [Route::ring("ring 0", &gpus), tree];
     let with = elements(&hardware.svg(Rates::DataSheet, &routes));
     on_the_sheet(&with);
     assert_eq!((count(&with, "ring 0"), count(&with, "tree 0")), (1, 1));
     let without = picture(&hardware);
     let paths = |elements: &[Element]| elements.iter().filter(|element| element.name == "path").count();
-    assert_eq!(paths(&with) - paths(&without), 8 + 2, "a head on each hop");
+    assert_eq!(paths(&with) - paths(&without), 8 + 3, "a head on each hop");
+    assert_eq!((count(&with, "0 1 2 3 4 5 6 7"), count(&with, "from 0")), (1, 1));
 }
 
 #[test]
