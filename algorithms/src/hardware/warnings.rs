@@ -76,7 +76,7 @@ impl Hardware {
         self.joined(found.sentences)
     }
 
-    /// One warning for all hosts of which the same is to be said.
+    /// One warning for all hosts that have the same.
     fn joined(&self, found: Vec<Sentence>) -> Vec<Warning> {
         let mut order: Vec<(String, String)> = Vec::new();
         let mut alike: BTreeMap<(String, String), (Vec<NodeId>, BTreeSet<NodeId>)> = BTreeMap::new();

@@ -397,7 +397,7 @@ fn draw_nic(painter: &mut Painter<'_>, id: NodeId, title: &str, address: Option<
         };
         // The same port may be listed below several processors.
         let is_again = Hardware::is_usable(port) && !painter.is_used(*port_id);
-        let speed = if is_again { "counted once".into() } else { port_speed(hardware, *port_id) };
+        let speed = if is_again { "repeated".into() } else { port_speed(hardware, *port_id) };
         let lines = [Line::plain(device.clone()), Line::plain(speed)];
         let place = [corner[0] + 3.0, y];
         painter.boxed(place, [size[0] - 6.0, PORT - 3.0], look, &device, &lines);
