@@ -32,24 +32,25 @@ struct Sentence {
 }
 
 /// What was found so far.
-struct Found {
-    titles: Titles,
+pub(super) struct Found {
+    pub(super) titles: Titles,
     sentences: Vec<Sentence>,
 }
 
 impl Found {
-    fn push(&mut self, sentence: Sentence) {
-        self.sentences.push(sentence);
+    /// A sentence about no single device. The host, where it is about one of several, is named between its parts.
+    pub(super) fn general(&mut self, host: Option<NodeId>, subject: String, rest: String) {
+        self.sentences.push(Sentence { nodes: Vec::new(), host, subject, rest });
     }
 
     /// A sentence about a device.
-    fn about(&mut self, hardware: &Hardware, id: NodeId, rest: String) {
+    pub(super) fn about(&mut self, hardware: &Hardware, id: NodeId, rest: String) {
         let subject = self.titles.of(hardware, id);
         self.named(hardware, id, subject, rest);
     }
 
     /// A sentence about a device that is known by another name.
-    fn named(&mut self, hardware: &Hardware, id: NodeId, subject: String, rest: String) {
+    pub(super) fn named(&mut self, hardware: &Hardware, id: NodeId, subject: String, rest: String) {
         let host = hardware.node(id).host;
         self.sentences.push(Sentence { nodes: vec![id], host, subject, rest });
     }
@@ -71,7 +72,7 @@ impl Hardware {
         self.warn_of_slots(&mut found);
         self.warn_of_far_ports(&mut found);
         self.warn_of_links_that_differ(&mut found);
-        self.warn_of_memory(&mut found);
+        self.warn_of_bare_domains(&mut found);
         self.warn_of_access_control(&mut found);
         self.joined(found.sentences)
     }
@@ -139,7 +140,7 @@ impl Hardware {
             ),
             (false, None) => "the source lists no NVLink or xGMI: the GPUs are joined by PCIe alone".into(),
         };
-        found.push(Sentence { nodes: Vec::new(), host: None, subject, rest: String::new() });
+        found.general(None, subject, String::new());
     }
 
     /// Generation and width of the PCIe link of a device, as they are and as they could be.
@@ -216,7 +217,7 @@ impl Hardware {
                 if names.len() == 1 { ("the switch", "is", "it") } else { ("the switches", "are", "them") };
             let subject = format!("{switches} {}", names.join(", "));
             let rest = format!(" {are} linked up at {up} GB/s, and a device below {them} at {down}");
-            found.push(Sentence { nodes, host, subject, rest });
+            found.sentences.push(Sentence { nodes, host, subject, rest });
         }
     }
 
@@ -233,7 +234,7 @@ impl Hardware {
             let subject = format!(
                 "no port can be used for data between hosts: of {ports} listed all are virtual, down, or of 1 Gb/s"
             );
-            found.push(Sentence { nodes: Vec::new(), host: None, subject, rest: String::new() });
+            found.general(None, subject, String::new());
         }
     }
 
@@ -318,7 +319,7 @@ impl Hardware {
     }
 
     /// NUMA domains whose CPUs have no memory near to them.
-    fn warn_of_memory(&self, found: &mut Found) {
+    fn warn_of_bare_domains(&self, found: &mut Found) {
         for (id, node) in self.iter() {
             let NodeKind::Numa(numa) = &node.kind else { continue };
             let has_cpus = numa.cpus.as_ref().is_some_and(|cpus| !cpus.is_empty());
