@@ -135,7 +135,8 @@ impl Arguments {
                 Err(error) => writeln!(text, "  {collective}: {error}"),
             };
         }
-        text + &search::words(&topology, &search::rings(&topology, &search::Options::default()), true)
+        let options = search::Options::default();
+        text + &search::words(&topology, &search::rings(&topology, &options), &search::trees(&topology, &options), true)
     }
 }
 
@@ -188,6 +189,8 @@ mod tests {
         }
         assert!(text.contains("warning: ") && text.contains("x8"), "{text}");
         assert!(text.contains("of the graph alone: --wires fastest"), "{text}");
+        assert!(text.contains("1 ring of 50.00 GB/s together, at most 50.00, and no rings are faster"), "{text}");
+        assert!(text.contains("all_gather: 50.00 by rings, provable 50.00"), "{text}");
         let (arguments, hardware) = run("").expect("a machine");
         let text = arguments.text(&hardware);
         assert!(!text.contains("of the graph alone"), "{text}");

@@ -8,6 +8,7 @@
 //! are whole, and what is tried at random has a fixed seed. Absent: latency; rings whose hops pass other ranks; which
 //! collective is worth it on them (builders make schedules of them, the planner prices those).
 
+mod channels;
 mod compose;
 mod covers;
 mod layout;
@@ -24,6 +25,8 @@ use crate::{Collective, Rank};
 use layout::Layout;
 use part::{Graph, Part, UNITS, UNLIMITED};
 use stages::Stages;
+
+pub use channels::graphs;
 pub use words::words;
 
 /// What bounds a search.
@@ -31,15 +34,19 @@ pub use words::words;
 pub struct Options {
     /// The most rings.
     pub rings_max: usize,
-    /// The most steps: one is a rank that a ring might go to next, or an exchange between rings.
+    /// The most steps: one is a rank that a ring might go to next, or an exchange between rings. Fewer are taken where boxes have
+    /// fewer than 16 ranks.
     pub steps: u64,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { rings_max: 16, steps: 8_000 }
+        Options { rings_max: 16, steps: 20_000 }
     }
 }
+
+/// Steps for each ordered pair of ranks of a box, at most.
+const STEPS_PAIR: u64 = 125;
 
 /// The most ranks of a box, and of a machine that is no boxes with a network between them, in which rings are searched.
 pub const BOX_RANKS_MAX: u32 = 64;
@@ -123,7 +130,9 @@ pub fn rings(topology: &Topology, options: &Options) -> Rings {
     let graphs: Vec<Graph<'_>> = layout.classes.iter().map(Graph::new).collect();
     let limit_units = limit.numerator() * UNITS / limit.denominator();
     let rings_max = options.rings_max.max(1);
-    let mut stages = Stages { graphs: &graphs, limit: limit_units, rings_max, steps: options.steps };
+    let largest = graphs.iter().map(|graph| graph.ranks() as u64).max().unwrap_or(0);
+    let steps = options.steps.min(STEPS_PAIR * largest * largest);
+    let mut stages = Stages { graphs: &graphs, limit: limit_units, rings_max, steps };
     let found = stages.run();
     let mut whole = compose::compose(topology, &layout, &found.rings);
     whole.sort_by_key(|ring| std::cmp::Reverse(ring.speed));

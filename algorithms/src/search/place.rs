@@ -10,10 +10,10 @@ use std::cmp::Reverse;
 use super::covers::{Numbers, covers};
 use super::part::{Graph, Placed};
 
-/// Steps of one walk for each rank before it is given up.
-const WALK_STEPS: u64 = 25;
+/// Steps of one walk before it is given up: a third of the ranks' number to the power of three, at most.
+const WALK_STEPS: fn(u64) -> u64 = |ranks| (ranks * ranks * ranks / 3).clamp(64, 4096);
 /// Beginnings, at most.
-const TRIES: usize = 10;
+const TRIES: usize = 4;
 
 /// One ring in the making.
 struct Walk<'a, 'b> {
@@ -21,6 +21,8 @@ struct Walk<'a, 'b> {
     speed: u128,
     /// What a rank prefers among equally near ones: a number for each pair of ranks.
     taste: &'a [Vec<u32>],
+    /// Whether the wider of equally near ones come first.
+    is_wide_first: bool,
     order: Vec<u32>,
     hops: Vec<Vec<u32>>,
     is_in: Vec<bool>,
@@ -47,7 +49,8 @@ impl Walk<'_, '_> {
             .filter(|rank| !self.is_in[*rank as usize])
             .filter_map(|rank| {
                 let taste = self.taste[last as usize][rank as usize];
-                Some((ways.hops(rank)?, Reverse(self.graph.width(&ways, left, rank)), taste, rank))
+                let width = if self.is_wide_first { self.graph.width(&ways, left, rank) } else { 0 };
+                Some((ways.hops(rank)?, Reverse(width), taste, rank))
             })
             .collect();
         next.sort_unstable();
@@ -93,9 +96,9 @@ fn walks(graph: &Graph<'_>, left: &mut Vec<u128>, speed: u128, count: usize, try
         let start = first(graph);
         let mut is_in = vec![false; ranks];
         is_in[start as usize] = true;
-        let budget = (WALK_STEPS * ranks as u64).min(*steps);
-        let mut walk =
-            Walk { graph, speed, taste: &taste, order: vec![start], hops: Vec::new(), is_in, budget };
+        let budget = WALK_STEPS(ranks as u64).min(*steps);
+        let (order, hops, is_wide_first) = (vec![start], Vec::new(), try_number.is_multiple_of(2));
+        let mut walk = Walk { graph, speed, taste: &taste, is_wide_first, order, hops, is_in, budget };
         let is_closed = walk.go(left);
         *steps -= budget - walk.budget;
         if !is_closed {

@@ -3,8 +3,8 @@
 //! Invariant: a schedule's name has a hash of what it is, so that one name means one schedule in every process. Absent: prices.
 
 use super::part::UNITS;
-use super::{Rings, units};
-use crate::builders::{self, OrderedRing, ring_is_defined};
+use super::{Rings, Trees, units};
+use crate::builders::{self, OrderedRing, SpanningTree, ring_is_defined, spanning_trees_are_defined};
 use crate::{Collective, Rank, Schedule};
 
 /// The most pieces of a block among which rings of different speeds share it.
@@ -51,9 +51,7 @@ impl Rings {
             .filter(|(_, share)| *share > 0)
             .map(|(ring, share)| OrderedRing { order: ring.order.clone(), share })
             .collect();
-        let fastest = speeds.iter().max().map_or(0, |speed| speed / UNITS);
-        let copies = fastest.div_ceil(CHANNEL_BYTES_S).min((CHANNELS_MAX / once.len().max(1)) as u128);
-        (0..copies.max(1)).flat_map(|_| once.iter().cloned()).collect()
+        copied(&speeds, once)
     }
 
     /// The schedule of a collective by these rings; none where the collective has no ring, and where the rings are no more than
@@ -69,10 +67,46 @@ impl Rings {
             ring.order.iter().map(|rank| rank.0).chain([ring.share])
         });
         let hash = hash(words);
-        let schedule = builders::rings(collective, &channels);
-        let name = format!("rings-{}-{}-{hash:016x}", collective.to_string().replace('_', "-"), schedule.ranks);
-        Some(Schedule { name, ..schedule })
+        Some(named("rings", hash, builders::rings(collective, &channels)))
     }
+}
+
+impl Trees {
+    /// The trees with whole shares of a block's pieces, about in the proportion of their speeds, fast ones several times.
+    pub fn channels(&self) -> Vec<SpanningTree> {
+        let speeds: Vec<u128> = self.trees.iter().map(|tree| units(tree.bytes_s)).collect();
+        let all = self.trees.iter().zip(shares(&speeds, PIECES_MAX));
+        let once: Vec<SpanningTree> = all
+            .filter(|(_, share)| *share > 0)
+            .map(|(tree, share)| SpanningTree { parents: tree.parents.clone(), share })
+            .collect();
+        copied(&speeds, once)
+    }
+
+    /// The schedule of an all-reduce, a broadcast or a reduce by these trees; none for other collectives, and where no tree was
+    /// found.
+    pub fn schedule(&self, collective: Collective) -> Option<Schedule> {
+        let channels = self.channels();
+        if !spanning_trees_are_defined(collective) || channels.is_empty() {
+            return None;
+        }
+        let word = |parent: &Option<Rank>| parent.map_or(u32::MAX, |rank| rank.0);
+        let words = channels.iter().flat_map(|tree| tree.parents.iter().map(word).chain([tree.share]));
+        let hash = hash(words);
+        Some(named("trees", hash, builders::spanning_trees(collective, &channels)))
+    }
+}
+
+/// Channels as often side by side as the fastest needs.
+fn copied<T: Clone>(speeds: &[u128], once: Vec<T>) -> Vec<T> {
+    let fastest = speeds.iter().max().map_or(0, |speed| speed / UNITS);
+    let copies = fastest.div_ceil(CHANNEL_BYTES_S).min((CHANNELS_MAX / once.len().max(1)) as u128);
+    (0..copies.max(1)).flat_map(|_| once.iter().cloned()).collect()
+}
+
+fn named(family: &str, hash: u64, schedule: Schedule) -> Schedule {
+    let collective = schedule.collective.to_string().replace('_', "-");
+    Schedule { name: format!("{family}-{collective}-{}-{hash:016x}", schedule.ranks), ..schedule }
 }
 
 #[cfg(test)]

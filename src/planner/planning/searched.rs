@@ -6,7 +6,7 @@
 use std::sync::OnceLock;
 
 use consort_algorithms::catalogue::{Algorithm, Imported};
-use consort_algorithms::search::{self, Rings};
+use consort_algorithms::search::{self, Rings, Trees};
 use consort_algorithms::{Collective, LowerOptions, Schedule};
 
 use super::Planning;
@@ -17,10 +17,14 @@ const RANKS_MAX: u32 = 32;
 /// The most messages of a schedule that is offered.
 const MESSAGES_MAX: usize = 1 << 14;
 
+/// Trees of less are not offered: hosts whose cores move the bytes have nothing to choose between links.
+const WORTH_BYTES_S: f64 = 20e9;
+
 /// What was found, once it is asked for.
 #[derive(Debug, Default)]
 pub(super) struct Searched {
     rings: OnceLock<Rings>,
+    trees: OnceLock<Trees>,
     algorithms: [OnceLock<Vec<Algorithm>>; Collective::ALL.len()],
 }
 
@@ -35,14 +39,16 @@ impl Planning {
             return &[];
         }
         self.searched.algorithms[collective as usize].get_or_init(|| {
-            let rings = self
-                .searched
-                .rings
-                .get_or_init(|| search::rings(&self.topology, &search::Options::default()));
-            let fits = |schedule: &Schedule| schedule.messages() <= MESSAGES_MAX;
-            let found = rings.schedule(collective).filter(fits);
-            let proved = found.and_then(|found| Imported::new(found, &LowerOptions { slots: SLOTS }).ok());
-            proved.into_iter().map(Algorithm::Imported).collect()
+            let options = search::Options::default();
+            let rings = self.searched.rings.get_or_init(|| search::rings(&self.topology, &options));
+            let mut found: Vec<Schedule> = rings.schedule(collective).into_iter().collect();
+            if collective == Collective::AllReduce {
+                let trees = self.searched.trees.get_or_init(|| search::trees(&self.topology, &options));
+                found.extend(trees.schedule(collective).filter(|_| trees.total().value() >= WORTH_BYTES_S));
+            }
+            found.retain(|schedule| schedule.messages() <= MESSAGES_MAX);
+            let proved = |found| Imported::new(found, &LowerOptions { slots: SLOTS }).ok();
+            found.into_iter().filter_map(proved).map(Algorithm::Imported).collect()
         })
     }
 }
