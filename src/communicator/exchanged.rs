@@ -25,9 +25,13 @@ fn graphs() -> Option<Graphs> {
 }
 
 /// What a rank says of its host when it joins: the machine of its file, or that of a probe for ranks that use devices.
-pub(super) fn hardware(settings: &Settings) -> Arc<String> {
-    let probed = || settings.devices.then(machine).flatten().map(|hardware| Arc::new(hardware.to_string()));
-    settings.exchanged.machine.clone().or_else(probed).unwrap_or_default()
+pub(super) fn hardware(settings: &Settings) -> Arc<Vec<u8>> {
+    let told = settings.exchanged.machine.as_ref().map(|text| text.as_bytes().to_vec());
+    let probed =
+        || settings.devices.then(machine).flatten().map(|hardware| hardware.to_string().into_bytes());
+    // What ranks could not send, none of them plans by.
+    let known = told.or_else(probed).filter(|text| text.len() <= options::MACHINE_BYTES_MAX);
+    known.map(Arc::new).unwrap_or_default()
 }
 
 /// When a rank has joined: says what of the files was not of use, once for the job, and writes those that are wanted of this rank.

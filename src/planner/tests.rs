@@ -2,6 +2,7 @@
 
 mod domains;
 mod hosts;
+mod measured;
 
 use std::collections::BTreeSet;
 

@@ -378,11 +378,15 @@ fn another_wire_version_is_named() {
     });
     let (mut stream, key) = prove_by_hand(&id);
     // The part that never changes, and then something that only the future knows.
-    let future = [&7u16.to_le_bytes()[..], &1u32.to_le_bytes(), &2u32.to_le_bytes(), b"???"].concat();
+    let next = JOINING_VERSION + 1;
+    let future = [&next.to_le_bytes()[..], &1u32.to_le_bytes(), &2u32.to_le_bytes(), b"???"].concat();
     say(&mut stream, &key, &future);
     assert_eq!(frame_from(&mut stream).0, kind::FAILURE);
     let Err(Error::Settings { difference }) = waiting.join().unwrap() else { panic!() };
-    assert!(difference.contains("rank 1 says 7") && difference.contains(&format!("says {JOINING_VERSION}")));
+    assert!(
+        difference.contains(&format!("rank 1 says {next}"))
+            && difference.contains(&format!("says {JOINING_VERSION}"))
+    );
 }
 
 #[test]

@@ -79,7 +79,7 @@ pub struct Member {
     /// Whether it wants to use a device.
     pub devices: bool,
     /// What is in its host, as text; empty where it does not know. In a table the same for all ranks of a host.
-    pub hardware: Arc<String>,
+    pub hardware: Arc<Vec<u8>>,
     /// The abstract name of its control listener.
     pub unix: Vec<u8>,
     /// The addresses of its control listener. The root replaces an unspecified ip by the ones at which it saw the rank.
@@ -226,7 +226,7 @@ pub(super) fn encode_table<'a>(
 
 /// Gives each rank what the first rank of its host that knows says of it.
 fn spread_hardware(members: &mut [Member]) {
-    let known: HashMap<[u8; 16], Arc<String>> = members
+    let known: HashMap<[u8; 16], Arc<Vec<u8>>> = members
         .iter()
         .rev()
         .filter(|member| !member.hardware.is_empty())

@@ -97,13 +97,23 @@ fn named(name: &str) -> Result<Named> {
     }
     match read.content {
         Content::RankGraph(topology) => Ok(Named::Graph(topology)),
-        Content::Hardware(hardware) => Ok(Named::Machine(Box::new(hardware))),
+        Content::Hardware(hardware) => Ok(Named::Machine(Box::new(called_by(hardware, path)))),
         Content::Graphs(_) => Err(fault(
             None,
             "it has rings and trees, and no machine".into(),
             "name the topology that they are of; rings and trees go into NCCL_GRAPH_FILE".into(),
         )),
     }
+}
+
+/// The machine, by the name of its file where it has none of its own.
+fn called_by(mut hardware: Hardware, path: &Path) -> Hardware {
+    if hardware.name.is_empty() {
+        let stem = path.file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default();
+        let kept = |letter: &char| letter.is_ascii_alphanumeric() || "-_.".contains(*letter);
+        hardware.name = stem.chars().filter(kept).take(64).collect();
+    }
+    hardware
 }
 
 /// The text of a profile or of a file, in one of the repository's own forms.
@@ -160,7 +170,7 @@ pub fn graph_for(text: &str, ranks: u32, devices: bool) -> std::result::Result<T
             "name a topology of as many ranks, or none",
         ));
     }
-    let hardware = machine(text)?;
+    let hardware = machine(text.as_bytes())?;
     let gpus = hardware.gpus().len() as u32;
     if gpus == ranks {
         return gpu_graph(&hardware);
@@ -183,8 +193,8 @@ fn is_machine(text: &str) -> bool {
 ///
 /// # Errors
 /// [`Misfit`] with the line that is wrong.
-pub fn machine(text: &str) -> std::result::Result<Hardware, Misfit> {
-    let read = exchange::read_hardware(text.as_bytes());
+pub fn machine(text: &[u8]) -> std::result::Result<Hardware, Misfit> {
+    let read = exchange::read_hardware(text);
     read.map(|(hardware, _)| hardware).map_err(|error| Misfit::new(error.to_string(), "correct it"))
 }
 
@@ -194,7 +204,14 @@ pub fn machine(text: &str) -> std::result::Result<Hardware, Misfit> {
 /// [`Misfit`] where what joins them is not known.
 pub fn gpu_graph(hardware: &Hardware) -> std::result::Result<Topology, Misfit> {
     let graph = hardware.rank_graph(&hardware.gpus(), Rates::DataSheet, Wires::All);
-    graph.map(|graph| graph.topology).map_err(|error| Misfit { reason: error.reason, remedy: error.remedy })
+    graph.map(|graph| graph.topology).map_err(|error| Misfit {
+        reason: error.reason,
+        // A variable takes a file, and no flag.
+        remedy: format!(
+            "{} (collbench topo --file FILE with such flags and -o MACHINE writes a file that can be named)",
+            error.remedy
+        ),
+    })
 }
 
 /// The graph of so many ranks that are spread evenly over the CPUs of a machine of one host.
@@ -303,7 +320,7 @@ fn machine_in(path: &Path) -> Option<Arc<String>> {
     if hardware.hosts().len() > 1 {
         return refused(format!("it has {} hosts; name the file of this host", hardware.hosts().len()));
     }
-    let text = hardware.to_string();
+    let text = called_by(hardware, path).to_string();
     if text.len() > MACHINE_BYTES_MAX {
         return refused(format!(
             "its {} bytes as text are more than ranks send when they join ({MACHINE_BYTES_MAX})",
@@ -402,7 +419,7 @@ mod tests {
         let (machine, cut) = (Text::of("good", MACHINE.as_bytes()), Text::of("bad", b"<system"));
         assert_eq!(exchanged(&[]), Exchanged::default());
         let known = exchanged(&[("NCCL_TOPO_FILE", &machine.name())]).machine.expect("a machine");
-        assert!(super::machine(&known).is_ok_and(|machine| machine.hosts().len() == 1));
+        assert!(super::machine(known.as_bytes()).is_ok_and(|machine| machine.hosts().len() == 1));
         for name in [cut.name(), "/nonexistent/machine".into()] {
             assert_eq!(exchanged(&[("NCCL_TOPO_FILE", &name)]).machine, None);
             assert_eq!(exchanged(&[("NCCL_GRAPH_FILE", &name)]).read_graphs(), None);

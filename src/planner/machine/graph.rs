@@ -30,7 +30,7 @@ impl Graphs {
             return Graphs::default();
         }
         // Several ranks of a host share one text.
-        let mut read: HashMap<*const String, Hardware> = HashMap::new();
+        let mut read: HashMap<*const Vec<u8>, Hardware> = HashMap::new();
         for member in &members {
             let text = &member.hardware;
             if read.contains_key(&Arc::as_ptr(text)) {
@@ -132,11 +132,11 @@ mod tests {
 </system>
 "#;
 
-    fn text(xml: &str) -> Arc<String> {
-        Arc::new(exchange::read_hardware(xml.as_bytes()).expect("a machine").0.to_string())
+    fn text(xml: &str) -> Arc<Vec<u8>> {
+        Arc::new(exchange::read_hardware(xml.as_bytes()).expect("a machine").0.to_string().into_bytes())
     }
 
-    fn member(host: u8, hardware: &Arc<String>, devices: bool) -> Member {
+    fn member(host: u8, hardware: &Arc<Vec<u8>>, devices: bool) -> Member {
         Member {
             host: "h".into(),
             pid: 1,

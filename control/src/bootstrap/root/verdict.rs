@@ -78,16 +78,16 @@ fn of_hosts(arrived: &BTreeMap<Rank, Arrival>) -> Option<String> {
             let line = |text: &str, at: usize| {
                 text.lines().nth(at).map_or("nothing".into(), |line| format!("{:?}", shortened(line)))
             };
-            let (one, other) = (&before.hardware, &member.hardware);
+            let [one, other] = [before, member].map(|of| String::from_utf8_lossy(&of.hardware));
             let at = one.lines().zip(other.lines()).take_while(|(one, other)| one == other).count();
             return Some(format!(
                 "what is in host {}: rank {first} says {} in line {} of {} lines, rank {rank} says {} of {} (NCCL_TOPO_FILE must name \
                  the same machine for all ranks of a host)",
                 member.host,
-                line(one, at),
+                line(&one, at),
                 at + 1,
                 one.lines().count(),
-                line(other, at),
+                line(&other, at),
                 other.lines().count(),
             ));
         }
@@ -229,7 +229,8 @@ mod tests {
     fn ranks_of_one_host_that_see_other_machines_are_named_with_the_first_difference() {
         let on = |host: u8, hardware: &str| {
             let mut arrival = arrival(&[("a", "1")]);
-            (arrival.member.host_key, arrival.member.hardware) = ([host; 16], Arc::new(hardware.to_owned()));
+            (arrival.member.host_key, arrival.member.hardware) =
+                ([host; 16], Arc::new(hardware.as_bytes().to_vec()));
             arrival
         };
         let first = on(0, "hardware m\nhost h\ngpu g0 on=h\n");

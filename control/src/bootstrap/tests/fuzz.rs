@@ -1,5 +1,7 @@
 //! Whatever the bytes are: decoders do not panic, reserve no more than the bytes warrant, and read back what was written.
 
+use std::sync::Arc;
+
 use super::*;
 use crate::handshake::Claim;
 
@@ -44,6 +46,31 @@ fn what_was_written_is_read_back() {
     for error in errors() {
         assert_eq!(format!("{:?}", Error::whole(&bytes_of(&error)).unwrap()), format!("{error:?}"));
     }
+}
+
+#[test]
+fn what_is_in_a_host_travels_once_and_reaches_all_of_its_ranks() {
+    let of = |rank: u32, host: u8, hardware: &str| Member {
+        host_key: [host; 16],
+        hardware: Arc::new(hardware.as_bytes().to_vec()),
+        ..member(rank)
+    };
+    let long = "x".repeat(wire::HARDWARE_MAX);
+    // The first rank of host 1 does not know; host 2 says nothing.
+    let members = [of(0, 1, ""), of(1, 1, &long), of(2, 2, ""), of(3, 1, &long), of(4, 3, "three")];
+    let body = wire::encode_table(&[5; 32], members.iter());
+    assert!(body.len() < long.len() + 5 * 640 && body.len() <= wire::table_max(5), "{}", body.len());
+    let read: Vec<usize> =
+        wire::decode_table(&body, 5).expect("a table").1.iter().map(|member| member.hardware.len()).collect();
+    assert_eq!(read, [long.len(), long.len(), 0, long.len(), 5]);
+    // Of very many hosts none is described, on any rank.
+    let many: Vec<Member> =
+        (0..129).map(|host| Member { process: [1; 16], ..of(host, host as u8, "a host") }).collect();
+    let read = wire::decode_table(&wire::encode_table(&[5; 32], many.iter()), 129).expect("a table").1;
+    assert!(read.iter().all(|member| member.hardware.is_empty()));
+    let mut hello = hello(0, 1);
+    hello.member.hardware = Arc::new((long + "x").into_bytes());
+    assert!(wire::encode_hello(&hello, LONG).is_err());
 }
 
 #[test]
