@@ -333,6 +333,10 @@ mod tests {
         assert_eq!(data.wrong(8192, 3), Some(0));
         data.received[1023] ^= 1 << 63;
         assert_eq!(data.wrong(8192, 4), Some(1023));
+        // What came before is not there any more.
+        data.received.copy_from_slice(&peer.sent);
+        data.prepare(4096);
+        assert_eq!(data.wrong(4096, 4), Some(0));
     }
 
     #[test]

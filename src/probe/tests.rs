@@ -49,6 +49,22 @@ fn a_rank_that_does_not_probe_is_named_by_the_deadline() {
 }
 
 #[test]
+fn other_bytes_than_were_sent_end_the_communicator_with_both_ranks_named() {
+    // Ranks of different seeds expect other data of each other.
+    let ends =
+        in_threads(2, |comm| comm.probe(&quick().seed(u64::from(comm.rank()))).expect_err("wrong bytes"));
+    for error in ends {
+        assert!(matches!(error, Error::Aborted { .. }), "{error}");
+        let text = error.to_string();
+        assert!(
+            text.contains("rank 1 received other bytes than rank 0 sent")
+                || text.contains("rank 0 received other bytes"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn a_rank_that_leaves_is_named() {
     let mut world = Communicator::local(3).expect("ranks");
     let leaving = world.remove(2);
