@@ -26,11 +26,11 @@ fn graphs() -> Option<Graphs> {
 
 /// What a rank says of its host when it joins: the machine of its file, or that of a probe for ranks that use devices.
 pub(super) fn hardware(settings: &Settings) -> Arc<Vec<u8>> {
-    let told = settings.exchanged.machine.as_ref().map(|text| text.as_bytes().to_vec());
+    let of_file = settings.exchanged.machine.as_ref().map(|text| text.as_bytes().to_vec());
     let probed =
         || settings.devices.then(machine).flatten().map(|hardware| hardware.to_string().into_bytes());
     // What ranks could not send, none of them plans by.
-    let known = told.or_else(probed).filter(|text| text.len() <= options::MACHINE_BYTES_MAX);
+    let known = of_file.or_else(probed).filter(|text| text.len() <= options::MACHINE_BYTES_MAX);
     known.map(Arc::new).unwrap_or_default()
 }
 

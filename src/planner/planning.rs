@@ -5,6 +5,7 @@
 //! chooses the same. Prices are virtual time. Absent: plans, links, calls under way.
 
 mod exclusion;
+mod graph;
 mod near;
 mod price;
 mod searched;
@@ -217,33 +218,6 @@ impl Planning {
     /// The machine on which candidates are priced.
     pub fn topology(&self) -> &Topology {
         &self.topology
-    }
-
-    /// The graph of the ranks' GPUs, where the files of their hosts say it (`NCCL_TOPO_FILE`).
-    pub fn device_graph(&self) -> Option<&Topology> {
-        self.device_graph.as_ref()
-    }
-
-    /// A hash of the job's graph, the same on all ranks: of [`topology`](Planning::topology) and of
-    /// [`device_graph`](Planning::device_graph).
-    pub fn graph_hash(&self) -> u64 {
-        let devices = self.device_graph.as_ref().map_or_else(String::new, Topology::to_string);
-        digest(&format!("{}{devices}", self.topology))
-    }
-
-    /// Why a machine that a setting or the ranks' hosts name is not that of these ranks, which are then planned by what they see.
-    pub(crate) fn misfit(&self) -> Option<String> {
-        let named = self.preferences.topology.as_deref();
-        let misfit = named.and_then(|text| graph_for(text, self.machine.ranks, self.for_devices).err());
-        misfit.map(|misfit| format!("CONSORT_TOPOLOGY is not the machine of this job: {misfit}")).or_else(
-            || {
-                self.machine
-                    .graphs
-                    .misfit
-                    .as_ref()
-                    .map(|why| format!("NCCL_TOPO_FILE is not the machine of this job: {why}"))
-            },
-        )
     }
 
     /// The same on all ranks; differs where anything differs that choices depend on.

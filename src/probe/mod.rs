@@ -198,7 +198,7 @@ impl Communicator {
     }
 }
 
-/// The most pairs of which one rank is the lower one, which keeps their result.
+/// The most pairs that have one rank as their lower one, which keeps the results.
 fn leaders(rounds: &[Vec<(u32, u32)>], size: u32) -> usize {
     let mut counts = vec![0usize; size as usize];
     rounds.iter().flatten().for_each(|(one, _)| counts[*one as usize] += 1);

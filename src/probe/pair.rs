@@ -34,7 +34,7 @@ const PINGS_BEFORE: usize = 4;
 const OVERDUE: u32 = 8;
 /// How often a measurement is made that something else seems to have disturbed.
 const ATTEMPTS: usize = 3;
-/// A median of round trips that is more than so many times the shortest was disturbed.
+/// A median of round trips that is more than this many times the shortest was disturbed.
 const DISTURBED: u32 = 3;
 
 /// The time of a measurement and of all.

@@ -102,7 +102,7 @@ fn tournament(members: usize) -> Vec<Vec<(usize, usize)>> {
     (0..circle).map(round).collect()
 }
 
-/// The pairs of ranks of two hosts, one after the other; at most so many.
+/// The pairs of ranks of two hosts, one after the other; at most `most`.
 fn meeting(one: &[u32], other: &[u32], most: usize) -> Vec<(u32, u32)> {
     let longer = one.len().max(other.len());
     let shifted = (0..longer).flat_map(|shift| (0..longer).map(move |at| (at, (at + shift) % longer)));

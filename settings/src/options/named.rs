@@ -143,10 +143,10 @@ pub fn read_topology(name: &str) -> Result<Topology> {
     })
 }
 
-/// As [`read_topology`], for so many ranks: of a machine whose GPUs are others, the graph of ranks on its CPUs.
+/// As [`read_topology`], for this number of ranks: of a machine whose GPUs are others, the graph of ranks on its CPUs.
 ///
 /// # Errors
-/// As [`read_topology`], and where the machine is not that of so many ranks.
+/// As [`read_topology`], and where the machine is not that of this number of ranks.
 pub fn read_topology_for(name: &str, ranks: u32) -> Result<Topology> {
     let graph = graph_for(&text_of(name)?, ranks, false);
     graph.map_err(|misfit| Error::invalid(format!("the topology {name}: {}", misfit.reason), misfit.remedy))
@@ -156,7 +156,7 @@ pub fn read_topology_for(name: &str, ranks: u32) -> Result<Topology> {
 /// ranks, and otherwise that of ranks on the CPUs of its one host, unless the ranks use devices.
 ///
 /// # Errors
-/// [`Misfit`] where the machine is not that of so many ranks.
+/// [`Misfit`] where the machine is not that of this number of ranks.
 pub fn graph_for(text: &str, ranks: u32, devices: bool) -> std::result::Result<Topology, Misfit> {
     if !is_machine(text) {
         let topology =
@@ -214,7 +214,7 @@ pub fn gpu_graph(hardware: &Hardware) -> std::result::Result<Topology, Misfit> {
     })
 }
 
-/// The graph of so many ranks that are spread evenly over the CPUs of a machine of one host.
+/// The graph of ranks that are spread evenly over the CPUs of a machine of one host.
 ///
 /// # Errors
 /// [`Misfit`] where there are several hosts, or no CPU is known.

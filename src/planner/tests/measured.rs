@@ -9,7 +9,7 @@ use consort_algorithms::topology::{self, MeasuredPair, Topology};
 use super::{planning_on, settings};
 use crate::planner::{Machine, Planning};
 
-/// What ranks measure that have wires of so many bytes a second, each on a host of its own.
+/// What ranks measure that have wires of these rates (bytes a second), each on a host of its own.
 fn wires(bytes_s: &[u64]) -> Topology {
     let host_of: Vec<u32> = (0..bytes_s.len() as u32).collect();
     let pair = |(one, other): (u32, u32)| {

@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::topology::{Routes, parse};
 
-/// What all pairs measure where each host has a wire of so many bytes a second and each way takes so long.
+/// What all pairs measure where each host has a wire of one rate (bytes a second) and each way a latency.
 fn pairs(host_of: &[u32], wires: &[u64], ways_ns: &[u64], slow: &[(u32, u32, u64)]) -> Vec<MeasuredPair> {
     let all = rounds(host_of, usize::MAX).into_iter().flatten();
     let of = |(one, other): (u32, u32)| {

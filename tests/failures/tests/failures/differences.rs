@@ -217,7 +217,7 @@ fn a_rank_that_makes_a_call_more() {
     }
 }
 
-/// A file of a machine with so many domains of four CPUs, which is deleted afterwards.
+/// A file of a machine with `domains` domains of four CPUs each, which is deleted afterwards.
 struct Machine(std::path::PathBuf);
 
 impl Machine {
