@@ -29,6 +29,7 @@ pub use consort_algorithms::{
     Channel, Chunk, Collective, Cost, LowerOptions, Partition, Place, Plan, Rank, Round, Schedule, Transfer,
     lower, lower_all, verify,
 };
+pub use consort_probing as probing;
 
 pub use crate::planner::{Candidate, Carrier, Explanation, Origin, Path, Planning};
 pub use consort_settings::options::{

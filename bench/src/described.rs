@@ -1,17 +1,34 @@
-//! Machines that files describe, in any format that the library reads, for the subcommands that look at machines.
+//! Machines for the subcommands that look at them: this one, those of captured trees, and those that files describe in any format that
+//! the library reads.
 //!
-//! Invariant: what a file is silent about stays unknown unless a flag says what to assume. Absent: probing.
+//! Invariant: what a source is silent about stays unknown unless a flag says what to assume. Absent: measuring.
 
 use std::fmt::Display;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use consort::planning::hardware::exchange::{self, BYTES_MAX, Content, Note};
 use consort::planning::hardware::{Hardware, LinkKind, Network, Rates, Wires};
+use consort::planning::probing::{Live, Management, Probe, Recorded};
 use consort::planning::{Topology, read_topology};
 
 use crate::failure::Failure;
 use crate::planned::refused;
+
+/// Answers of NVML that belong to a captured tree.
+const ANSWERS: &str = "nvml.script";
+
+/// Which machine.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Source {
+    /// The file that describes the machine
+    #[arg(long, value_name = "FILE", conflicts_with = "root")]
+    file: Option<PathBuf>,
+
+    /// A captured tree: a directory with sys and proc of the machine, and nvml.script with what NVML says there
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+}
 
 /// How a file's machine is understood.
 #[derive(clap::Args, Debug)]
@@ -67,6 +84,13 @@ fn bytes(path: &Path) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
+/// Recorded answers of NVML.
+fn recorded(path: &Path) -> Result<Recorded, Failure> {
+    let named = |reason: String| Failure::usage(format!("{}: {reason}", path.display()));
+    let text = String::from_utf8(bytes(path)?).map_err(|error| named(error.to_string()))?;
+    Recorded::read(&text).map_err(|error| named(error.to_string()))
+}
+
 /// A graph of ranks.
 pub(crate) struct Graph {
     pub(crate) topology: Topology,
@@ -85,6 +109,36 @@ impl Reading {
         let named = |error: exchange::ReadError| Failure::usage(format!("{}: {error}", path.display()));
         let (hardware, notes) = exchange::read_hardware(&bytes(path)?).map_err(named)?;
         Ok((self.completed(hardware)?, notes))
+    }
+
+    /// The machine of a source, with what was left out or put right.
+    pub(crate) fn machine(&self, source: &Source) -> Result<(Hardware, Vec<String>), Failure> {
+        if let Some(path) = &source.file {
+            let (hardware, notes) = self.hardware(path)?;
+            return Ok((hardware, notes.iter().map(Note::to_string).collect()));
+        }
+        let probed = match &source.root {
+            Some(root) => {
+                let answers = root.join(ANSWERS);
+                let recorded = answers.exists().then(|| recorded(&answers)).transpose()?;
+                if !root.is_dir() {
+                    return Err(Failure::usage(format!(
+                        "--root {}: there is no such directory",
+                        root.display()
+                    )));
+                }
+                let library = recorded.as_ref().map(|recorded| recorded as &dyn Management);
+                library.into_iter().fold(Probe::below(root), Probe::with).run()
+            }
+            None => {
+                // A machine without GPUs of NVIDIA has no such library, which is nothing to mention.
+                let live = Live::open(None).ok();
+                let library = live.as_ref().map(|live| live as &dyn Management);
+                library.into_iter().fold(Probe::below(Path::new("/")), Probe::with).run()
+            }
+        };
+        let notes = probed.notes.iter().map(ToString::to_string).collect();
+        Ok((self.completed(probed.hardware)?, notes))
     }
 
     /// A machine with what is assumed of it, and as often as there are boxes.

@@ -36,6 +36,7 @@ mod device;
 mod environment;
 mod failure;
 mod group;
+mod inventory;
 mod launch;
 mod matrix;
 mod measure;

@@ -1,6 +1,7 @@
-//! `collbench topo`: what is in a machine that a file describes, how its devices are joined, and what that allows.
+//! `collbench topo`: what is in this machine, or in one that a file or a captured tree describes, how its devices are joined, and what
+//! that allows.
 //!
-//! Invariant: nothing here runs on a device, and what a file does not say is printed as unknown. Absent: probing of this machine.
+//! Invariant: nothing here runs on a device, and what a source does not say is printed as unknown. Absent: measuring.
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -10,8 +11,9 @@ use clap::Parser;
 use consort::planning::hardware::{Hardware, exchange};
 use consort::planning::{Collective, bounds, search};
 
-use crate::described::{Graph, Reading};
+use crate::described::{Graph, Reading, Source};
 use crate::failure::{Exit, Failure};
+use crate::inventory;
 use crate::matrix::Devices;
 use crate::planned;
 
@@ -21,13 +23,12 @@ const BOUND_RANKS_MAX: u32 = 64;
 /// Says what is in a machine: its GPUs, network ports, NUMA domains and NVSwitches, the kinds of the paths between them in NCCL's words
 /// with their narrowest link, the algorithm bandwidth that no schedule can exceed, and what a person should look at.
 ///
-/// Files are NCCL's topology (NCCL_TOPO_DUMP_FILE), hwloc's XML, the output of nvidia-smi topo -m, or a machine as text.
+/// Without --file and --root it looks at this machine. Files are NCCL's topology (NCCL_TOPO_DUMP_FILE), hwloc's XML, the output of nvidia-smi topo -m, or a machine as text.
 #[derive(Parser, Debug)]
 #[command(name = "collbench topo", bin_name = "collbench topo", max_term_width = 110)]
 struct Arguments {
-    /// The file that describes the machine
-    #[arg(long, value_name = "FILE")]
-    file: PathBuf,
+    #[command(flatten)]
+    source: Source,
 
     #[command(flatten)]
     reading: Reading,
@@ -46,7 +47,7 @@ struct Arguments {
 /// Runs the subcommand; its name is the first word.
 pub(crate) fn run(words: &[OsString]) -> Result<Exit, Failure> {
     let Some(arguments) = planned::parse::<Arguments>(words)? else { return Ok(Exit::Done) };
-    let (hardware, notes) = arguments.reading.hardware(&arguments.file)?;
+    let (hardware, notes) = arguments.reading.machine(&arguments.source)?;
     let is_standard = |path: &Option<PathBuf>| path.as_deref() == Some(Path::new("-"));
     if is_standard(&arguments.json) && is_standard(&arguments.output) {
         return Err(Failure::usage("--json - and -o -: standard output takes one of them"));
@@ -95,6 +96,7 @@ impl Arguments {
             "{name}: {} GPUs, {} network ports, {} NUMA domains, {} NVSwitches\n",
             summary.gpus, summary.nics, summary.numa, summary.nvswitches
         );
+        text += &inventory::text(hardware);
         let devices = Devices::of(hardware, self.reading.rates);
         text += &devices.list();
         text += &devices.table();

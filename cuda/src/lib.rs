@@ -28,6 +28,7 @@ mod error;
 mod event;
 mod functions;
 mod library;
+pub mod management;
 mod memory;
 mod module;
 mod nvml;

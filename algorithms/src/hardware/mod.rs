@@ -12,6 +12,7 @@ mod compose;
 mod cpu_graph;
 mod drawing;
 pub mod exchange;
+mod hazards;
 mod identity;
 mod known;
 mod model;
@@ -32,8 +33,8 @@ pub use drawing::Route;
 pub use identity::{AMD, BusId, CpuSet, NVIDIA, NoBusId, NoCpuSet, Pci};
 pub use known::{KnownGpu, known_gpu};
 pub use model::{
-    Bridge, Cores, Gpu, Hardware, Host, Lanes, Link, LinkId, LinkKind, LinkLayer, Nic, Node, NodeId,
-    NodeKind, Numa, Port, PortState, Processor,
+    Bridge, Cores, Gpu, GpuDirect, Hardware, Host, Iommu, Lanes, Link, LinkId, LinkKind, LinkLayer, Nic,
+    Node, NodeId, NodeKind, Numa, Port, PortState, Processor,
 };
 pub use paths::{Path, PathKind, Paths};
 pub use rank_graph::{NoRankGraph, RankGraph, Wires};

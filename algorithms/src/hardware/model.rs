@@ -38,6 +38,46 @@ pub struct Host {
     pub hash: Option<String>,
     /// The name of the product.
     pub model: Option<String>,
+    /// Whether it is a virtual machine.
+    pub is_virtual: Option<bool>,
+    /// What its IOMMU does with the addresses that GPUs use.
+    pub iommu: Option<Iommu>,
+    /// How network adapters reach the memory of its GPUs.
+    pub gpudirect: Option<GpuDirect>,
+}
+
+/// What an IOMMU does with the addresses that devices use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Iommu {
+    /// There is none, or it is off.
+    Off,
+    /// Devices use physical addresses.
+    PassesThrough,
+    /// It translates them: what devices send each other passes the root complex.
+    Translates,
+}
+
+impl Iommu {
+    /// All of them, with their words in the text form.
+    pub(super) const WORDS: [(&'static str, Iommu); 3] =
+        [("off", Iommu::Off), ("pass-through", Iommu::PassesThrough), ("translates", Iommu::Translates)];
+}
+
+/// How network adapters reach the memory of GPUs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GpuDirect {
+    /// By no known way.
+    None,
+    /// By a kernel module with which the adapter's driver asks the GPU's for pages (`nvidia_peermem`, `amdkfd`).
+    PeerMemory,
+    /// By buffers that one driver exports and the other maps (dma-buf).
+    DmaBuf,
+}
+
+impl GpuDirect {
+    /// All of them, with their words in the text form.
+    pub(super) const WORDS: [(&'static str, GpuDirect); 3] =
+        [("none", GpuDirect::None), ("peer-memory", GpuDirect::PeerMemory), ("dma-buf", GpuDirect::DmaBuf)];
 }
 
 /// A processor, as its instructions identify it.

@@ -74,6 +74,7 @@ impl Hardware {
         self.warn_of_links_that_differ(&mut found);
         self.warn_of_bare_domains(&mut found);
         self.warn_of_access_control(&mut found);
+        self.warn_of_access(&mut found);
         self.joined(found.sentences)
     }
 

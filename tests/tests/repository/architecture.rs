@@ -8,7 +8,7 @@ use consort_tests::compiler::root;
 use serde_json::Value;
 
 /// The packages on which each package may depend, from the ground up.
-const ARROWS: [(&str, &[&str]); 17] = [
+const ARROWS: [(&str, &[&str]); 18] = [
     ("consort-algorithms", &[]),
     ("consort-memory", &[]),
     ("consort-cuda", &["consort-memory"]),
@@ -17,6 +17,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
     ("consort-types", &["consort-algorithms", "consort-cuda", "consort-kernels", "consort-memory"]),
     ("consort-settings", &["consort-algorithms", "consort-types"]),
     ("consort-topology", &["consort-memory", "consort-settings"]),
+    ("consort-probing", &["consort-algorithms", "consort-cuda"]),
     (
         "consort-control",
         &[
@@ -37,6 +38,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
             "consort-cuda",
             "consort-kernels",
             "consort-memory",
+            "consort-probing",
             "consort-settings",
             "consort-topology",
             "consort-transports",
@@ -123,7 +125,7 @@ fn arrows_point_one_way() {
 }
 
 /// The floors of each crate, from the ground up: a module imports from its own floor and those below.
-const FLOORS: [(&str, &[&str]); 13] = [
+const FLOORS: [(&str, &[&str]); 14] = [
     (
         "algorithms/src",
         &[
@@ -187,6 +189,7 @@ const FLOORS: [(&str, &[&str]); 13] = [
             "functions",
             "memory",
             "nvml",
+            "management",
             "pinned",
             "runtime",
             "shared",
@@ -238,6 +241,10 @@ const FLOORS: [(&str, &[&str]); 13] = [
     ("types/src", &["error", "blocks", "stretch", "call", "varying"]),
     ("settings/src", &["environment", "notice", "options"]),
     ("topology/src", &["claim", "host", "pin"]),
+    (
+        "probing/src",
+        &["note", "tree", "recorded", "host", "cores", "pci", "devices", "access", "amd", "net", "nvidia"],
+    ),
     (
         "control/src",
         &[
@@ -330,6 +337,7 @@ const FLOORS: [(&str, &[&str]); 13] = [
             "plan",
             "bound",
             "matrix",
+            "inventory",
             "topo",
             "probe",
             "samples",

@@ -90,7 +90,7 @@ pub(super) fn read(text: &str) -> Result<(Hardware, Vec<Note>), ReadError> {
     let version = root.attribute("version").and_then(|version| version.split('.').next()?.parse().ok());
     let mut draft = Draft::new(&place);
     let model = machine.info("DMIProductName").or(machine.info("PlatformModel")).map(str::to_owned);
-    let host = draft.add(machine.line, None, NodeKind::Host(Host { hash: None, model }));
+    let host = draft.add(machine.line, None, NodeKind::Host(Host { model, ..Host::default() }));
     let version = version.unwrap_or(1);
     let mut reader = Reader { draft, objects, host, numas: Vec::new(), by_index: BTreeMap::new(), version };
     reader.numas(root)?;

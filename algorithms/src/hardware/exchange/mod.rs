@@ -20,6 +20,7 @@ use std::fmt;
 
 pub use error::{Format, Note, ReadError};
 pub use graphs::{Channel, ChannelGpu, Graph, Graphs, Pattern, nccl_graph_xml};
+pub use nccl::pcie_generation;
 pub use nccl_write::{NotWritable, nccl_topology_xml};
 
 use super::Hardware;

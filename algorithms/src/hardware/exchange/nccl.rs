@@ -166,7 +166,7 @@ impl Reader<'_> {
     fn cpu(&mut self, line: u32, mut attributes: Attributes) -> Result<NodeId, ReadError> {
         let hash = attributes.remove("host_hash").map(|hash| hash.trim().to_ascii_lowercase());
         let (host, numas) = self.hosts.entry(hash).or_insert_with_key(|hash| {
-            let host = NodeKind::Host(Host { hash: hash.clone(), model: None });
+            let host = NodeKind::Host(Host { hash: hash.clone(), ..Host::default() });
             (self.draft.add(line, None, host), 0)
         });
         *numas += 1;
@@ -409,7 +409,7 @@ fn family(written: u32) -> u32 {
 }
 
 /// The generation of a link speed as sysfs writes it: `8 GT/s`, `16.0 GT/s PCIe`.
-pub(super) fn pcie_generation(speed: &str) -> Option<u8> {
+pub fn pcie_generation(speed: &str) -> Option<u8> {
     let (number, rest) = speed.trim().split_once(|letter: char| !letter.is_ascii_digit() && letter != '.')?;
     if !rest.trim_start().starts_with("GT/s") {
         return None;

@@ -115,7 +115,7 @@ impl Writer<'_> {
         }
         for (key, value) in extra {
             let is_own = if prefix.is_empty() { !key.starts_with("gpu.") } else { key.starts_with(prefix) };
-            if is_own && key != "pcilink" && is_xml_name(&key[prefix.len()..]) {
+            if is_own && key != "pcilink" && !key.starts_with("probe.") && is_xml_name(&key[prefix.len()..]) {
                 let _ = write!(self.text, " {}={}", &key[prefix.len()..], quoted(value));
             }
         }

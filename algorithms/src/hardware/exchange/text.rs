@@ -14,8 +14,8 @@ use std::str::FromStr;
 use super::error::{Format, Place, ReadError};
 use crate::hardware::check::{LINKS_MAX, NODES_MAX};
 use crate::hardware::{
-    Bridge, BusId, Cores, CpuSet, Gpu, Hardware, Host, Lanes, Link, LinkKind, LinkLayer, Nic, Node, NodeId,
-    NodeKind, Numa, Pci, Port, PortState, Processor,
+    Bridge, BusId, Cores, CpuSet, Gpu, GpuDirect, Hardware, Host, Iommu, Lanes, Link, LinkKind, LinkLayer,
+    Nic, Node, NodeId, NodeKind, Numa, Pci, Port, PortState, Processor,
 };
 use crate::topology::Fields;
 
@@ -121,6 +121,9 @@ fn put_kind(line: &mut Line, kind: &NodeKind) {
         NodeKind::Host(host) => {
             line.put("hash", host.hash.as_ref());
             line.put("model", host.model.as_ref());
+            line.put("virtual", host.is_virtual.map(|is| if is { "yes" } else { "no" }));
+            line.put("iommu", host.iommu.map(|iommu| word(&Iommu::WORDS, iommu)));
+            line.put("gpudirect", host.gpudirect.map(|way| word(&GpuDirect::WORDS, way)));
         }
         NodeKind::Numa(Numa { number, cpus, processor, memory_bytes }) => {
             line.put("number", *number);
@@ -333,6 +336,11 @@ fn choice<T: Copy>(fields: &mut Fields<'_>, key: &str, missing: T, words: &[(&st
     })
 }
 
+/// The word of a value that is in the table.
+fn word<T: PartialEq>(words: &[(&'static str, T)], value: T) -> &'static str {
+    words.iter().find(|(_, known)| *known == value).map_or("", |(word, _)| word)
+}
+
 fn yes(fields: &mut Fields<'_>, key: &str) -> Result<bool, String> {
     choice(fields, key, false, &[("yes", true), ("no", false)])
 }
@@ -354,7 +362,18 @@ fn bus(fields: &mut Fields<'_>) -> Result<Option<BusId>, String> {
 
 fn kind(word: &str, fields: &mut Fields<'_>) -> Result<NodeKind, String> {
     Ok(match word {
-        "host" => NodeKind::Host(Host { hash: value(fields, "hash")?, model: value(fields, "model")? }),
+        "host" => NodeKind::Host(Host {
+            hash: value(fields, "hash")?,
+            model: value(fields, "model")?,
+            is_virtual: choice(fields, "virtual", None, &[("yes", Some(true)), ("no", Some(false))])?,
+            iommu: choice(fields, "iommu", None, &Iommu::WORDS.map(|(word, iommu)| (word, Some(iommu))))?,
+            gpudirect: choice(
+                fields,
+                "gpudirect",
+                None,
+                &GpuDirect::WORDS.map(|(word, way)| (word, Some(way))),
+            )?,
+        }),
         "numa" => NodeKind::Numa(Numa {
             number: value(fields, "number")?,
             cpus: value::<CpuSet>(fields, "cpus")?,

@@ -1,0 +1,107 @@
+//! What keeps devices from each other's memory, or hides how they are joined, as sentences.
+//!
+//! Invariant: they are part of [`warnings`](Hardware::warnings). Keys that begin with `probe.` are those under which a probe keeps
+//! what the model has no place for. Absent: what is narrow or down.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{GpuDirect, Hardware, Iommu, NodeId, NodeKind};
+
+impl Hardware {
+    /// Adds what is wrong with access between devices.
+    pub(super) fn warn_of_access(&self, warnings: &mut Vec<String>) {
+        for host in self.hosts() {
+            self.warn_of_flat_tree(host, warnings);
+            self.warn_of_memory(host, warnings);
+        }
+        for gpu in self.gpus() {
+            self.warn_of_gpu(gpu, warnings);
+        }
+        self.warn_of_fabrics(warnings);
+    }
+
+    fn gpus_of(&self, host: NodeId) -> Vec<NodeId> {
+        self.gpus().into_iter().filter(|gpu| self.node(*gpu).host == Some(host)).collect()
+    }
+
+    /// A virtual machine that shows devices without the switches between them.
+    fn warn_of_flat_tree(&self, host: NodeId, warnings: &mut Vec<String>) {
+        let NodeKind::Host(known) = &self.node(host).kind else { return };
+        let here = || self.iter().filter(|(_, node)| node.host == Some(host));
+        let has_bridge = here().any(|(_, node)| matches!(node.kind, NodeKind::Bridge(_)));
+        let nics = here().filter(|(_, node)| matches!(&node.kind, NodeKind::Nic(nic) if nic.pci.is_some()));
+        let devices = self.gpus_of(host).len() + nics.count();
+        if known.is_virtual == Some(true) && !has_bridge && devices > 1 && !self.gpus_of(host).is_empty() {
+            warnings.push(format!(
+                "the virtual machine {} shows its {devices} GPUs and network adapters without what joins them: their PCIe links are not \
+                 known; give the provider's topology file (NCCL_TOPO_FILE, --file)",
+                self.node(host).name
+            ));
+        }
+    }
+
+    fn warn_of_memory(&self, host: NodeId, warnings: &mut Vec<String>) {
+        let NodeKind::Host(known) = &self.node(host).kind else { return };
+        let gpus = self.gpus_of(host);
+        let of = if self.hosts().len() > 1 { format!(" of {}", self.node(host).name) } else { String::new() };
+        let has_peers = gpus.len() > 1;
+        if has_peers && known.iommu == Some(Iommu::Translates) && known.is_virtual != Some(true) {
+            warnings.push(format!(
+                "the IOMMU{of} translates what GPUs send each other, which forces it through the root; boot with iommu=pt"
+            ));
+        }
+        let ends = self.network_ends();
+        let has_rdma = ends.iter().any(|end| {
+            self.node(*end).host == Some(host)
+                && matches!(&self.node(*end).kind, NodeKind::Port(port) if port.guid.is_some())
+        });
+        if !gpus.is_empty() && has_rdma && known.gpudirect == Some(GpuDirect::None) {
+            warnings.push(format!(
+                "network adapters{of} do not reach the memory of GPUs: neither a module for peer memory is loaded (nvidia_peermem) nor do kernel \
+                 and driver export dma-buf"
+            ));
+        }
+    }
+
+    fn warn_of_gpu(&self, id: NodeId, warnings: &mut Vec<String>) {
+        let extra = &self.node(id).extra;
+        if extra.get("probe.mig").is_some_and(|mode| mode == "on") {
+            warnings.push(format!(
+                "{} is split by MIG: its instances have neither NVLink nor peers",
+                self.title(id)
+            ));
+        }
+        if let Some(down) = extra.get("probe.nvlinks_down") {
+            warnings.push(format!("{down} NVLinks of {} are down", self.title(id)));
+        }
+        if extra.get("probe.fabric_joined").is_some_and(|joined| joined == "no") {
+            warnings.push(format!(
+                "{} has not joined its NVLink domain: see nvidia-smi -q (Fabric) and the fabric manager",
+                self.title(id)
+            ));
+        }
+        if let Some(others) = extra.get("probe.no_peers") {
+            warnings.push(format!("{} may not use the memory of other GPUs: {others}", self.title(id)));
+        }
+    }
+
+    /// GPUs of a host in several parts of an NVLink domain.
+    fn warn_of_fabrics(&self, warnings: &mut Vec<String>) {
+        for host in self.hosts() {
+            let mut parts: BTreeMap<&str, usize> = BTreeMap::new();
+            for gpu in self.gpus_of(host) {
+                if let Some(part) = self.node(gpu).extra.get("probe.fabric") {
+                    *parts.entry(part).or_default() += 1;
+                }
+            }
+            let names: BTreeSet<&str> = parts.keys().copied().collect();
+            if names.len() > 1 {
+                let names: Vec<&str> = names.into_iter().collect();
+                warnings.push(format!(
+                    "GPUs of one host are in several NVLink domains or cliques, which do not reach each other: {}",
+                    names.join(", ")
+                ));
+            }
+        }
+    }
+}
