@@ -6,7 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use consort_algorithms::hardware::{
-    BusId, Gpu, Hardware, Link, LinkKind, NVIDIA, NodeId, NodeKind, Pci, nvlink_generation,
+    BusId, Gpu, Hardware, Link, LinkKind, NVIDIA, NodeId, NodeKind, Pci, UNSEEN_LINKS, nvlink_generation,
+    unseen_link,
 };
 use consort_cuda::management::{Fabric, Management, NoAnswer, PeerUse, RemoteKind};
 
@@ -211,7 +212,8 @@ pub(crate) fn add(
         complete(hardware, id, known);
         ids.insert(known.bus, (id, known));
     }
-    let mut joiner = Joiner { tree, hardware, host, placed, ids: &ids, hidden: None };
+    let mut joiner =
+        Joiner { tree, hardware, host, placed, ids: &ids, hidden: None, unseen: BTreeMap::new() };
     joiner.join();
     refusals(tree, library, hardware, &ids);
 }
@@ -259,6 +261,8 @@ struct Joiner<'a> {
     ids: &'a BTreeMap<BusId, (NodeId, &'a Known)>,
     /// The NVSwitch that stands for those that are not on PCI.
     hidden: Option<NodeId>,
+    /// Per GPU and the address of another that is not seen, how many links join them, and their generation.
+    unseen: BTreeMap<(NodeId, BusId), (u32, Option<u8>)>,
 }
 
 impl Joiner<'_> {
@@ -274,6 +278,11 @@ impl Joiner<'_> {
             let Some(other) = self.other(id, &up) else { continue };
             let pair = pairs.entry((id.min(other), id.max(other))).or_insert(([0, 0], up.generation));
             pair.0[usize::from(id > other)] += 1;
+        }
+        for ((id, bus), (count, generation)) in std::mem::take(&mut self.unseen) {
+            let list = self.hardware.node_mut(id).extra.entry(UNSEEN_LINKS.into()).or_default();
+            *list += if list.is_empty() { "" } else { "," };
+            *list += &unseen_link(bus, count, generation);
         }
         for ((from, to), (counts, generation)) in pairs {
             let [one, other] = counts;
@@ -306,26 +315,26 @@ impl Joiner<'_> {
         };
         let bus = up.remote.parse::<BusId>().ok().filter(|bus| *bus != BusId::default());
         let bus = bus.filter(|_| !BusId::is_hidden(&up.remote));
-        let seen = bus.and_then(|bus| {
-            self.ids.get(&bus).map(|(id, _)| *id).or_else(|| self.placed.nodes.get(&bus).copied())
-        });
-        if seen == Some(id) {
-            self.tree.note(
-                place(),
-                Trouble::Contradiction { how: "a link leads back to its GPU; it is left out".into() },
-            );
+        if bus.is_some() && bus == self.hardware.node(id).kind.pci().and_then(|pci| pci.bus) {
+            let how = "a link leads back to its GPU; it is left out".into();
+            self.tree.note(place(), Trouble::Contradiction { how });
             return None;
         }
-        let seen = seen
-            .filter(|id| matches!(self.hardware.node(*id).kind, NodeKind::Gpu(_) | NodeKind::NvSwitch(_)));
-        match (seen, up.kind) {
+        let listed = bus.and_then(|bus| self.placed.nodes.get(&bus).copied());
+        let is_switch = |id: &NodeId| matches!(self.hardware.node(*id).kind, NodeKind::NvSwitch(_));
+        let seen = bus.and_then(|bus| self.ids.get(&bus).map(|(id, _)| *id)).or(listed.filter(is_switch));
+        // A GPU that is on PCI and not the library's is another process's.
+        let is_gpu = listed.is_some_and(|listed| self.hardware.gpu(listed).is_some());
+        let kind = if is_gpu { RemoteKind::Gpu } else { up.kind };
+        match (seen, kind) {
             (Some(seen), _) => Some(seen),
             (None, RemoteKind::Processor) => self.hardware.numa_of(id),
             // A process that sees one GPU of several has links to GPUs that it does not see.
             (None, RemoteKind::Gpu) => {
-                let why =
-                    format!("a link leads to the GPU at {}, which this process does not see", up.remote);
-                self.tree.note(place(), Trouble::LeftOut { why });
+                match bus {
+                    Some(bus) => self.unseen.entry((id, bus)).or_insert((0, up.generation)).0 += 1,
+                    None => self.tree.nonsense(&place(), &up.remote),
+                }
                 None
             }
             (None, RemoteKind::Switch | RemoteKind::Unknown) => Some(self.switch(bus)),

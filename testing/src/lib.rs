@@ -1,7 +1,9 @@
-//! Seeded numbers for the tests of all crates.
+//! Seeded numbers and files of machines for the tests of all crates.
 //!
 //! Invariant: the same seed and the same calls draw the same numbers on every machine and in every version. Absent:
 //! secrecy, and any code of the library.
+
+pub mod machines;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

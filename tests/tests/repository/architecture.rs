@@ -8,7 +8,7 @@ use consort_tests::compiler::root;
 use serde_json::Value;
 
 /// The packages on which each package may depend, from the ground up.
-const ARROWS: [(&str, &[&str]); 18] = [
+const ARROWS: [(&str, &[&str]); 19] = [
     ("consort-algorithms", &[]),
     ("consort-memory", &[]),
     ("consort-cuda", &["consort-memory"]),
@@ -64,6 +64,7 @@ const ARROWS: [(&str, &[&str]); 18] = [
     // For tests only; they know nothing of the library.
     ("consort-standin-ptx", &[]),
     ("consort-standin-cuda", &["consort-standin-ptx"]),
+    ("consort-standin-nvml", &[]),
     ("consort-testing", &[]),
 ];
 

@@ -1,0 +1,58 @@
+//! This machine, whatever it is.
+
+use std::path::Path;
+
+use consort_algorithms::hardware::{NodeKind, PortState};
+use consort_probing::Probe;
+
+#[test]
+fn this_machine_has_the_cpus_memory_and_interfaces_that_the_kernel_lists_elsewhere() {
+    let probed = Probe::below(Path::new("/")).run();
+    let hardware = &probed.hardware;
+    hardware.check().expect("a machine that makes sense");
+    let (mut cpus, mut bytes) = (0, 0);
+    for node in hardware.nodes() {
+        if let NodeKind::Numa(numa) = &node.kind {
+            cpus += numa.cpus.as_ref().map_or(0, |cpus| cpus.len());
+            bytes += numa.memory_bytes.unwrap_or(0);
+        }
+    }
+    let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let processors = text("/proc/cpuinfo").lines().filter(|line| line.starts_with("processor")).count();
+    if processors == 0 || cpus == 0 {
+        eprintln!("SKIP: neither sysfs nor /proc/cpuinfo list CPUs here");
+        return;
+    }
+    assert_eq!(cpus, processors, "{hardware}");
+    let total = text("/proc/meminfo")
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    let total = total.expect("a total") * 1024;
+    // A container may be shown a smaller total.
+    assert!(bytes >= total, "{bytes} of {total}");
+    // `/proc/net/dev` has all interfaces; the probe keeps at most 256 of them.
+    let lines = text("/proc/net/dev");
+    for name in lines.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name.trim()).take(200) {
+        let is_it = |kind: &NodeKind| match kind {
+            NodeKind::Port(port) => port.device.as_deref() == Some(name),
+            _ => false,
+        };
+        let listed = hardware.nodes().iter().find(|node| {
+            is_it(&node.kind)
+                || node
+                    .extra
+                    .get("probe.interface")
+                    .is_some_and(|names| names.split(',').any(|own| own == name))
+        });
+        let Some(node) = listed else {
+            // In a network namespace that sysfs was not mounted for, the two differ.
+            assert!(!Path::new("/sys/class/net").join(name).exists(), "{name} is missing:\n{hardware}");
+            continue;
+        };
+        if name == "lo"
+            && let NodeKind::Port(port) = &node.kind
+        {
+            assert!(port.virtual_device && port.state != PortState::Down, "{port:?}");
+        }
+    }
+}
