@@ -16,7 +16,7 @@
 //! | `environment` | the subcommand that shows settings |
 //! | `traffic` | the subcommand that counts what a training job moves |
 //! | `bound` | the subcommand that says what no schedule can exceed |
-//! | `topo`, `described` | the subcommand that shows a machine, and machines that files describe |
+//! | `topo`, `inventory`, `described` | the subcommand that shows a machine, and machines that files describe or a probe finds |
 //! | `probe` | the subcommand that measures the wires between ranks |
 //! | `plan`, `simulate`, `tune`, `planned`, `samples`, `schedule` | the subcommands that ask and teach the planner |
 

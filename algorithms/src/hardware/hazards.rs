@@ -5,19 +5,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::warnings::Found;
 use super::{GpuDirect, Hardware, Iommu, NodeId, NodeKind};
 
 impl Hardware {
     /// Adds what is wrong with access between devices.
-    pub(super) fn warn_of_access(&self, warnings: &mut Vec<String>) {
+    pub(super) fn warn_of_access(&self, found: &mut Found) {
         for host in self.hosts() {
-            self.warn_of_flat_tree(host, warnings);
-            self.warn_of_memory(host, warnings);
+            self.warn_of_flat_tree(host, found);
+            self.warn_of_memory(host, found);
         }
         for gpu in self.gpus() {
-            self.warn_of_gpu(gpu, warnings);
+            self.warn_of_gpu(gpu, found);
         }
-        self.warn_of_fabrics(warnings);
+        self.warn_of_fabrics(found);
     }
 
     fn gpus_of(&self, host: NodeId) -> Vec<NodeId> {
@@ -25,30 +26,29 @@ impl Hardware {
     }
 
     /// A virtual machine that shows devices without the switches between them.
-    fn warn_of_flat_tree(&self, host: NodeId, warnings: &mut Vec<String>) {
+    fn warn_of_flat_tree(&self, host: NodeId, found: &mut Found) {
         let NodeKind::Host(known) = &self.node(host).kind else { return };
         let here = || self.iter().filter(|(_, node)| node.host == Some(host));
         let has_bridge = here().any(|(_, node)| matches!(node.kind, NodeKind::Bridge(_)));
         let nics = here().filter(|(_, node)| matches!(&node.kind, NodeKind::Nic(nic) if nic.pci.is_some()));
         let devices = self.gpus_of(host).len() + nics.count();
         if known.is_virtual == Some(true) && !has_bridge && devices > 1 && !self.gpus_of(host).is_empty() {
-            warnings.push(format!(
-                "the virtual machine {} shows its {devices} GPUs and network adapters without what joins them: their PCIe links are not \
-                 known; give the provider's topology file (NCCL_TOPO_FILE, --file)",
-                self.node(host).name
-            ));
+            let rest = format!(
+                " shows its {devices} GPUs and network adapters without what joins them: their PCIe links are not known; give the \
+                 provider's topology file (NCCL_TOPO_FILE, --file)"
+            );
+            found.general(None, format!("the virtual machine {}", self.node(host).name), rest);
         }
     }
 
-    fn warn_of_memory(&self, host: NodeId, warnings: &mut Vec<String>) {
+    fn warn_of_memory(&self, host: NodeId, found: &mut Found) {
         let NodeKind::Host(known) = &self.node(host).kind else { return };
         let gpus = self.gpus_of(host);
-        let of = if self.hosts().len() > 1 { format!(" of {}", self.node(host).name) } else { String::new() };
         let has_peers = gpus.len() > 1;
         if has_peers && known.iommu == Some(Iommu::Translates) && known.is_virtual != Some(true) {
-            warnings.push(format!(
-                "the IOMMU{of} translates what GPUs send each other, which forces it through the root; boot with iommu=pt"
-            ));
+            let rest =
+                " translates what GPUs send each other, which forces it through the root; boot with iommu=pt";
+            found.general(Some(host), "the IOMMU".into(), rest.into());
         }
         let ends = self.network_ends();
         let has_rdma = ends.iter().any(|end| {
@@ -56,37 +56,32 @@ impl Hardware {
                 && matches!(&self.node(*end).kind, NodeKind::Port(port) if port.guid.is_some())
         });
         if !gpus.is_empty() && has_rdma && known.gpudirect == Some(GpuDirect::None) {
-            warnings.push(format!(
-                "network adapters{of} do not reach the memory of GPUs: neither a module for peer memory is loaded (nvidia_peermem) nor do kernel \
-                 and driver export dma-buf"
-            ));
+            let rest = " do not reach the memory of GPUs: neither a module for peer memory is loaded (nvidia_peermem) nor do kernel and \
+                        driver export dma-buf";
+            found.general(Some(host), "network adapters".into(), rest.into());
         }
     }
 
-    fn warn_of_gpu(&self, id: NodeId, warnings: &mut Vec<String>) {
+    fn warn_of_gpu(&self, id: NodeId, found: &mut Found) {
         let extra = &self.node(id).extra;
         if extra.get("probe.mig").is_some_and(|mode| mode == "on") {
-            warnings.push(format!(
-                "{} is split by MIG: its instances have neither NVLink nor peers",
-                self.title(id)
-            ));
+            found.about(self, id, " is split by MIG: its instances have neither NVLink nor peers".into());
         }
         if let Some(down) = extra.get("probe.nvlinks_down") {
-            warnings.push(format!("{down} NVLinks of {} are down", self.title(id)));
+            let subject = format!("{down} NVLinks of {}", found.titles.of(self, id));
+            found.named(self, id, subject, " are down".into());
         }
         if extra.get("probe.fabric_joined").is_some_and(|joined| joined == "no") {
-            warnings.push(format!(
-                "{} has not joined its NVLink domain: see nvidia-smi -q (Fabric) and the fabric manager",
-                self.title(id)
-            ));
+            let rest = " has not joined its NVLink domain: see nvidia-smi -q (Fabric) and the fabric manager";
+            found.about(self, id, rest.into());
         }
         if let Some(others) = extra.get("probe.no_peers") {
-            warnings.push(format!("{} may not use the memory of other GPUs: {others}", self.title(id)));
+            found.about(self, id, format!(" may not use the memory of other GPUs: {others}"));
         }
     }
 
     /// GPUs of a host in several parts of an NVLink domain.
-    fn warn_of_fabrics(&self, warnings: &mut Vec<String>) {
+    fn warn_of_fabrics(&self, found: &mut Found) {
         for host in self.hosts() {
             let mut parts: BTreeMap<&str, usize> = BTreeMap::new();
             for gpu in self.gpus_of(host) {
@@ -97,10 +92,11 @@ impl Hardware {
             let names: BTreeSet<&str> = parts.keys().copied().collect();
             if names.len() > 1 {
                 let names: Vec<&str> = names.into_iter().collect();
-                warnings.push(format!(
-                    "GPUs of one host are in several NVLink domains or cliques, which do not reach each other: {}",
+                let rest = format!(
+                    " are in several NVLink domains or cliques, which do not reach each other: {}",
                     names.join(", ")
-                ));
+                );
+                found.general(Some(host), "GPUs".into(), rest);
             }
         }
     }

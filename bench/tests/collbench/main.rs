@@ -2,6 +2,7 @@
 
 mod binary;
 mod environment;
+mod machines;
 mod planner;
 mod traffic;
 
