@@ -30,6 +30,15 @@ pub(crate) struct Source {
     root: Option<PathBuf>,
 }
 
+impl Source {
+    /// What a machine without a name is called: the file or the tree that it is of.
+    pub(crate) fn stem(&self) -> String {
+        let path = self.file.as_deref().and_then(Path::file_stem);
+        let path = path.or_else(|| self.root.as_deref().and_then(Path::file_name));
+        path.map_or("machine".into(), |name| name.to_string_lossy().into_owned())
+    }
+}
+
 /// How a file's machine is understood.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Reading {

@@ -83,7 +83,7 @@ impl Arguments {
         let mut named = hardware.clone();
         // Composed boxes are named after the first, with their number.
         if named.name.is_empty() || named.name.starts_with(':') {
-            let stem = self.file.file_stem().map_or("machine".into(), |stem| stem.to_string_lossy());
+            let stem = self.source.stem();
             named.name.insert_str(0, &stem);
         }
         named
