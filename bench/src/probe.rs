@@ -150,13 +150,9 @@ impl Arguments {
             let threads: Vec<_> =
                 members.iter().map(|member| scope.spawn(move || self.one_rank(member, note))).collect();
             let panicked = |_| Err(Failure::internal("a rank panicked"));
-            threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).fold(
-                Ok(Exit::Done),
-                |all, one| match (all, one) {
-                    (Ok(all), Ok(one)) => Ok(all.worse(one)),
-                    (Err(failure), _) | (_, Err(failure)) => Err(failure),
-                },
-            )
+            let ends: Vec<Result<Exit, Failure>> =
+                threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect();
+            ends.into_iter().try_fold(Exit::Done, |worst, end| end.map(|exit| worst.worse(exit)))
         })
     }
 
