@@ -16,7 +16,9 @@ const BOUND_RANKS_MAX: u32 = 256;
 fn main() {
     let (mut wires, mut orders, mut assume, mut first) = (Wires::All, false, None, usize::MAX);
     let mut words = std::env::args().skip(1);
-    println!("| machine | ranks | rings | found | at most by rings | all-gather | provable | all-reduce | trees, all-reduce | provable | ms, rings | ms, trees |");
+    println!(
+        "| machine | ranks | rings | found | at most by rings | all-gather | provable | all-reduce | trees, all-reduce | provable | ms, rings | ms, trees |"
+    );
     println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
     while let Some(word) = words.next() {
         match word.as_str() {

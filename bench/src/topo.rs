@@ -138,7 +138,12 @@ impl Arguments {
             };
         }
         let options = search::Options::default();
-        text + &search::words(&topology, &search::rings(&topology, &options), &search::trees(&topology, &options), true)
+        text + &search::words(
+            &topology,
+            &search::rings(&topology, &options),
+            &search::trees(&topology, &options),
+            true,
+        )
     }
 }
 
@@ -191,7 +196,10 @@ mod tests {
         }
         assert!(text.contains("warning: ") && text.contains("x8"), "{text}");
         assert!(text.contains("of the graph alone: --wires fastest"), "{text}");
-        assert!(text.contains("1 ring of 50.00 GB/s together, at most 50.00, and no rings are faster"), "{text}");
+        assert!(
+            text.contains("1 ring of 50.00 GB/s together, at most 50.00, and no rings are faster"),
+            "{text}"
+        );
         assert!(text.contains("all_gather: 50.00 by rings, provable 50.00"), "{text}");
         let (arguments, hardware) = run("").expect("a machine");
         let text = arguments.text(&hardware);

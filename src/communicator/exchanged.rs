@@ -6,29 +6,42 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use consort_algorithms::hardware::Hardware;
 use consort_algorithms::hardware::exchange::{Graphs, nccl_graph_xml, nccl_topology_xml};
+use consort_algorithms::hardware::{Hardware, Rates, Wires};
+use consort_algorithms::search;
+use consort_probing::{Live, Management, Probe};
 
 use crate::planner::Planning;
 use consort_control::bootstrap::Member;
 use consort_settings::notice::{inform, warn};
 use consort_settings::options::{self, Exchanged, Settings};
 
-/// This host's machine as a probe sees it, for ranks that no file tells. Where nothing probes nothing is known.
-fn machine() -> Option<Hardware> {
-    None
+/// This host as this process sees it.
+fn machine() -> Hardware {
+    let live = Live::open(None).ok();
+    let library = live.as_ref().map(|live| live as &dyn Management);
+    library.into_iter().fold(Probe::below(Path::new("/")), Probe::with).run().hardware
 }
 
-/// The rings and trees that a search found. Where nothing searches there are none.
-fn graphs() -> Option<Graphs> {
-    None
+/// The rings through all GPUs of a host that carry most.
+fn graphs(known: &Hardware) -> Result<Graphs, String> {
+    let (gpus, rates) = (known.gpus(), Rates::DataSheet);
+    let graph = known.rank_graph(&gpus, rates, Wires::All).map_err(|why| why.to_string())?;
+    let rings = search::rings(&graph.topology, &search::Options::default());
+    let found = search::graphs(&rings, known, &gpus, rates).filter(|found| !found.graphs.is_empty());
+    found.ok_or_else(|| {
+        "no rings are found: the machine has fewer than two GPUs, several hosts, or GPUs without numbers"
+            .into()
+    })
 }
 
 /// What a rank says of its host when it joins: the machine of its file, or that of a probe for ranks that use devices.
 pub(super) fn hardware(settings: &Settings) -> Arc<Vec<u8>> {
     let of_file = settings.exchanged.machine.as_ref().map(|text| text.as_bytes().to_vec());
-    let probed =
-        || settings.devices.then(machine).flatten().map(|hardware| hardware.to_string().into_bytes());
+    let probed = || {
+        let seen = settings.devices.then(machine).filter(|seen| !seen.gpus().is_empty());
+        seen.map(|hardware| hardware.into_view().to_string().into_bytes())
+    };
     // What ranks could not send, none of them plans by.
     let known = of_file.or_else(probed).filter(|text| text.len() <= options::MACHINE_BYTES_MAX);
     known.map(Arc::new).unwrap_or_default()
@@ -39,14 +52,16 @@ pub(super) fn joined(rank: u32, member: &Member, settings: &Settings, planning: 
     if rank == 0
         && let Some(why) = planning.misfit()
     {
-        warn(&format!("{why}; the job goes on with what its ranks see themselves"));
+        let text = format!("{why}; the job goes on with what its ranks see themselves");
+        // What a probe saw is not what a user asked for: a job on some of a host's GPUs is none of its mistakes.
+        if settings.exchanged.machine.is_some() { warn(&text) } else { inform(&text) }
     }
     let exchanged = &settings.exchanged;
     if *exchanged == Exchanged::default() {
         return;
     }
     let known = match member.hardware.is_empty() {
-        true => machine(),
+        true => Some(machine()),
         false => options::machine(&member.hardware).ok(),
     };
     let found = exchanged.read_graphs();
@@ -57,7 +72,7 @@ pub(super) fn joined(rank: u32, member: &Member, settings: &Settings, planning: 
     }
     let is_mine = |wanted: i64| i64::from(rank) == wanted;
     if let Some((path, _)) = exchanged.machine_dump.as_ref().filter(|(_, of)| is_mine(*of)) {
-        let text = known.as_ref().ok_or_else(|| "nothing is known of this host's devices".to_owned());
+        let text = known.as_ref().ok_or_else(|| "what its rank said of its host cannot be read".to_owned());
         write(
             "NCCL_TOPO_DUMP_FILE",
             path,
@@ -65,7 +80,8 @@ pub(super) fn joined(rank: u32, member: &Member, settings: &Settings, planning: 
         );
     }
     if let Some((path, _)) = exchanged.graphs_dump.as_ref().filter(|(_, of)| is_mine(*of)) {
-        let graphs = found.or_else(graphs).ok_or_else(|| "no rings and trees are known".to_owned());
+        let searched = || known.as_ref().map_or_else(|| Err("nothing is known of this host".into()), graphs);
+        let graphs = found.map_or_else(searched, Ok);
         write("NCCL_GRAPH_DUMP_FILE", path, graphs.map(|graphs| nccl_graph_xml(&graphs)));
     }
 }

@@ -35,7 +35,10 @@ pub fn rings(collective: Collective, rings: &[OrderedRing]) -> Schedule {
     let mut first = 0;
     for (channel, ring) in rings.iter().enumerate() {
         let order = rotated(&ring.order);
-        assert!(ring.share > 0 && order.len() == ranks as usize, "ring {channel} of {ranks} ranks has no share");
+        assert!(
+            ring.share > 0 && order.len() == ranks as usize,
+            "ring {channel} of {ranks} ranks has no share"
+        );
         for (round, into) in plain.rounds.iter().zip(&mut rounds) {
             for transfer in &round.transfers {
                 let renamed = (first..first + ring.share)
@@ -113,7 +116,8 @@ mod tests {
             let mut order: Vec<Rank> = (0..ranks).map(Rank).collect();
             // Steps that have no divisor with the number of ranks pass all of them.
             let mut at = 0;
-            let step = (1 + number..).find(|step| (1..=*step).filter(|d| step % d == 0 && ranks.is_multiple_of(*d)).count() == 1);
+            let step = (1 + number..)
+                .find(|step| (1..=*step).filter(|d| step % d == 0 && ranks.is_multiple_of(*d)).count() == 1);
             for rank in &mut order {
                 *rank = Rank(at);
                 at = (at + step.unwrap_or(1)) % ranks;
@@ -146,7 +150,8 @@ mod tests {
             for (at, from) in ring.order.iter().enumerate() {
                 let to = ring.order[(at + 1) % 5];
                 let pieces = schedule.rounds.iter().flat_map(|round| &round.transfers);
-                let count = pieces.filter(|t| (t.from, t.to, t.channel.0) == (*from, to, channel as u16)).count();
+                let count =
+                    pieces.filter(|t| (t.from, t.to, t.channel.0) == (*from, to, channel as u16)).count();
                 assert_eq!(count as u32, 4 * ring.share, "{from} to {to}");
             }
         }

@@ -95,7 +95,10 @@ impl Shape {
                 }
             }
         }
-        assert!(roots == 1 && order.len() == parents.len(), "the parents are no tree of all ranks: {parents:?}");
+        assert!(
+            roots == 1 && order.len() == parents.len(),
+            "the parents are no tree of all ranks: {parents:?}"
+        );
         Shape { root, children, order }
     }
 }

@@ -33,7 +33,7 @@ pub use compose::{Network, NoNetwork};
 pub use drawing::Route;
 pub use identity::{AMD, BusId, CpuSet, NVIDIA, NoBusId, NoCpuSet, Pci};
 pub use known::{KnownGpu, known_gpu};
-pub use merge::{MergeFault, UNSEEN_LINKS, merge, unseen_link};
+pub use merge::{MergeFault, PROBED, UNSEEN_LINKS, merge, unseen_link};
 pub use model::{
     Bridge, Cores, Gpu, GpuDirect, Hardware, Host, Iommu, Lanes, Link, LinkId, LinkKind, LinkLayer, Nic,
     Node, NodeId, NodeKind, Numa, Port, PortState, Processor,

@@ -14,15 +14,18 @@ pub fn graphs(rings: &Rings, hardware: &Hardware, gpus: &[NodeId], rates: Rates)
     if gpus.iter().any(|gpu| hardware.node(*gpu).host != host) {
         return None;
     }
-    let index: Option<Vec<u64>> =
-        gpus.iter().map(|gpu| hardware.gpu(*gpu)?.index.map(u64::from)).collect();
+    let index: Option<Vec<u64>> = gpus.iter().map(|gpu| hardware.gpu(*gpu)?.index.map(u64::from)).collect();
     let index = index?;
     let paths = Paths::new(hardware, rates);
     let mut graphs: Vec<Graph> = Vec::new();
     for ring in &rings.rings {
         let speed = u64::try_from(ring.bytes_s.numerator() / ring.bytes_s.denominator()).ok()?;
         let next = ring.order.iter().cycle().skip(1);
-        let kinds = ring.order.iter().zip(next).map(|(from, to)| paths.between(gpus[from.index()], gpus[to.index()]).kind);
+        let kinds = ring
+            .order
+            .iter()
+            .zip(next)
+            .map(|(from, to)| paths.between(gpus[from.index()], gpus[to.index()]).kind);
         let worst = kinds.max().unwrap_or(PathKind::Loc);
         let gpu = |rank: &crate::Rank| ChannelGpu { index: index[rank.index()], rank: Some(rank.0) };
         let channel = Channel { nets: Vec::new(), gpus: ring.order.iter().map(gpu).collect() };

@@ -90,7 +90,11 @@ impl Between<'_> {
             for &id in self.topology.leaving(crate::topology::NodeId(node)) {
                 let next = links[id.index()].to.0;
                 let is_rank = matches!(self.topology.nodes()[next as usize].kind, NodeKind::Rank { .. });
-                if self.owner[next as usize] == NETWORK && !is_rank && next != from && !last.contains_key(&next) {
+                if self.owner[next as usize] == NETWORK
+                    && !is_rank
+                    && next != from
+                    && !last.contains_key(&next)
+                {
                     last.insert(next, id);
                     queue.push_back(next);
                 }

@@ -31,9 +31,11 @@ fn room(graph: &Graph<'_>, left: &[u128], speed: u128, count: usize) -> Vec<Vec<
         let fits = |width: u128| usize::try_from(width / speed).unwrap_or(count).min(count);
         let cells = widths.iter().enumerate();
         cells
-            .map(|(to, (direct, around))| {
-                if to == rank { 0 } else { (fits(*direct) + fits(*around)).min(count) }
-            })
+            .map(
+                |(to, (direct, around))| {
+                    if to == rank { 0 } else { (fits(*direct) + fits(*around)).min(count) }
+                },
+            )
             .collect()
     };
     (0..graph.ranks()).map(of).collect()
@@ -50,7 +52,8 @@ fn regular(room: &[Vec<usize>], count: usize) -> Option<Vec<Vec<usize>>> {
         for shift in 1..ranks {
             for from in 0..ranks {
                 let to = (from + shift) % ranks;
-                if out[from] < count && into[to] < count && used[from][to] == level && room[from][to] > level {
+                if out[from] < count && into[to] < count && used[from][to] == level && room[from][to] > level
+                {
                     used[from][to] += 1;
                     out[from] += 1;
                     into[to] += 1;
@@ -170,7 +173,9 @@ impl Covers {
             if count < 2 || of[one] == of[other] {
                 continue;
             }
-            if self.used[one][behind] < self.room[one][behind] && self.used[other][after] < self.room[other][after] {
+            if self.used[one][behind] < self.room[one][behind]
+                && self.used[other][after] < self.room[other][after]
+            {
                 self.set(cover, one, behind);
                 self.set(cover, other, after);
                 return true;

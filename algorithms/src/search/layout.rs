@@ -39,7 +39,10 @@ impl Layout {
         if boxes.len() < 2 {
             return None;
         }
-        let owner = owners(topology, &boxes.iter().map(|ranks| ranks.iter().map(|rank| rank.0).collect()).collect::<Vec<_>>());
+        let owner = owners(
+            topology,
+            &boxes.iter().map(|ranks| ranks.iter().map(|rank| rank.0).collect()).collect::<Vec<_>>(),
+        );
         let joins_boxes = |link: &crate::topology::Link| {
             let (from, to) = (owner[link.from.index()], owner[link.to.index()]);
             from != to && from != NETWORK && to != NETWORK
@@ -117,9 +120,7 @@ impl Layout {
 pub(super) fn limits(topology: &Topology, rank: u32) -> [u128; 2] {
     let units = |limit: Option<u64>| limit.map_or(UNLIMITED, |bytes_s| u128::from(bytes_s) * UNITS);
     match topology.nodes()[rank as usize].kind {
-        NodeKind::Rank { inject_bytes_s, eject_bytes_s, .. } => {
-            [units(inject_bytes_s), units(eject_bytes_s)]
-        }
+        NodeKind::Rank { inject_bytes_s, eject_bytes_s, .. } => [units(inject_bytes_s), units(eject_bytes_s)],
         _ => [UNLIMITED; 2],
     }
 }

@@ -193,7 +193,11 @@ pub fn trees(topology: &Topology, options: &Options) -> Trees {
     let global = |way: &[u32]| way.iter().map(|link| links[*link as usize]).collect();
     let tree = |tree: trees::Grown| Tree {
         parents: tree.parents.iter().map(|of| of.as_ref().map(|(rank, ..)| Rank(*rank))).collect(),
-        down: tree.parents.iter().map(|of| of.as_ref().map_or(Vec::new(), |(_, down, _)| global(down))).collect(),
+        down: tree
+            .parents
+            .iter()
+            .map(|of| of.as_ref().map_or(Vec::new(), |(_, down, _)| global(down)))
+            .collect(),
         up: tree.parents.iter().map(|of| of.as_ref().map_or(Vec::new(), |(.., up)| global(up))).collect(),
         bytes_s: Ratio::new(tree.speed, UNITS),
     };

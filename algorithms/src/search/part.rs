@@ -74,7 +74,9 @@ impl<'a> Graph<'a> {
     pub(super) fn has_room(&self, left: &[u128], way: &[u32], back: &[u32], speed: u128) -> bool {
         let fits = |way: &[u32]| {
             let ends = |link: &u32| self.part.links[*link as usize];
-            let (Some(first), Some(last)) = (way.first().map(ends), way.last().map(ends)) else { return false };
+            let (Some(first), Some(last)) = (way.first().map(ends), way.last().map(ends)) else {
+                return false;
+            };
             way.iter().all(|link| left[*link as usize] >= speed)
                 && left[self.out_of(first.0)] >= speed
                 && left[self.into(last.1)] >= speed
@@ -157,8 +159,11 @@ impl<'a> Graph<'a> {
         };
         widen(source as usize, UNLIMITED, &mut width);
         loop {
-            let others = (self.part.ranks..self.part.nodes).filter(|node| !is_done[*node] && width[*node] > 0);
-            let Some(node) = others.max_by_key(|node| (width[*node], std::cmp::Reverse(*node))) else { break };
+            let others =
+                (self.part.ranks..self.part.nodes).filter(|node| !is_done[*node] && width[*node] > 0);
+            let Some(node) = others.max_by_key(|node| (width[*node], std::cmp::Reverse(*node))) else {
+                break;
+            };
             is_done[node] = true;
             widen(node, width[node], &mut width);
         }

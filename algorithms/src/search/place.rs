@@ -80,7 +80,14 @@ fn first(graph: &Graph<'_>) -> u32 {
 }
 
 /// Up to `count` rings by walks; what they take is taken out of `left`.
-fn walks(graph: &Graph<'_>, left: &mut Vec<u128>, speed: u128, count: usize, try_number: usize, steps: &mut u64) -> Vec<Placed> {
+fn walks(
+    graph: &Graph<'_>,
+    left: &mut Vec<u128>,
+    speed: u128,
+    count: usize,
+    try_number: usize,
+    steps: &mut u64,
+) -> Vec<Placed> {
     let ranks = graph.ranks();
     let mut numbers = Numbers::new();
     let mut taste: Vec<Vec<u32>> = (0..ranks)

@@ -18,9 +18,9 @@ const CHANNELS_MAX: usize = 16;
 
 /// FNV-1a over words.
 pub(super) fn hash(words: impl Iterator<Item = u32>) -> u64 {
-    words.flat_map(u32::to_le_bytes).fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-    })
+    words
+        .flat_map(u32::to_le_bytes)
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 /// Whole shares in about the proportion of `speeds`, of at most `pieces_max` pieces: the fewest pieces that lose at most one
@@ -63,9 +63,7 @@ impl Rings {
         if !ring_is_defined(collective) || is_one {
             return None;
         }
-        let words = channels.iter().flat_map(|ring| {
-            ring.order.iter().map(|rank| rank.0).chain([ring.share])
-        });
+        let words = channels.iter().flat_map(|ring| ring.order.iter().map(|rank| rank.0).chain([ring.share]));
         let hash = hash(words);
         Some(named("rings", hash, builders::rings(collective, &channels)))
     }

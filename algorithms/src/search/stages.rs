@@ -68,8 +68,10 @@ impl Stages<'_> {
     /// Speeds with the number of rings that may have them, those with the most in total first, then those with the fewest rings.
     fn speeds(&self, state: &State) -> Vec<(u128, usize)> {
         let open = self.limit - state.total;
-        let mut speeds: Vec<u128> =
-            (1..=self.rings_max as u128).filter(|count| UNITS % count == 0).map(|count| open / count).collect();
+        let mut speeds: Vec<u128> = (1..=self.rings_max as u128)
+            .filter(|count| UNITS % count == 0)
+            .map(|count| open / count)
+            .collect();
         for (graph, left) in self.graphs.iter().zip(&state.left) {
             let at_rank = |ends: &(u32, u32)| (ends.0.min(ends.1) as usize) < graph.ranks();
             let links = graph.part.links.iter().zip(left).filter(|(ends, _)| at_rank(ends));
@@ -124,7 +126,9 @@ impl Stages<'_> {
                 break;
             }
             let found = self.with(state, speed, count);
-            if let Some(found) = found.filter(|found| best.as_ref().is_none_or(|best| found.total > best.total)) {
+            if let Some(found) =
+                found.filter(|found| best.as_ref().is_none_or(|best| found.total > best.total))
+            {
                 best = Some(found);
             }
         }

@@ -67,14 +67,20 @@ pub fn words(topology: &Topology, rings: &Rings, trees: &Trees, with_bounds: boo
         let _ = writeln!(text, "  {} GB/s: {}", gb_s(tree.bytes_s.value()), edges.join(" "));
     }
     let _ = writeln!(text, "bus bandwidth in GB/s that was found:");
-    for collective in [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter, Collective::Broadcast] {
+    for collective in
+        [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter, Collective::Broadcast]
+    {
         let part = bus(collective, topology.ranks()).value();
         let by_rings = rings.rate(collective).map_or(0.0, Ratio::value);
         let has_trees = spanning_trees_are_defined(collective);
         let by_trees = if has_trees { trees.total().value() } else { 0.0 };
-        let bound = with_bounds.then(|| bounds::bound(topology, collective, &bounds::Options::default()).ok()).flatten();
-        let bound = bound.map_or(String::new(), |bound| format!(", provable {}", gb_s(bound.rate.value() * part)));
-        let by_trees = if has_trees { format!(", {} by trees", gb_s(by_trees * part)) } else { String::new() };
+        let bound = with_bounds
+            .then(|| bounds::bound(topology, collective, &bounds::Options::default()).ok())
+            .flatten();
+        let bound =
+            bound.map_or(String::new(), |bound| format!(", provable {}", gb_s(bound.rate.value() * part)));
+        let by_trees =
+            if has_trees { format!(", {} by trees", gb_s(by_trees * part)) } else { String::new() };
         let _ = writeln!(text, "  {collective}: {} by rings{by_trees}{bound}", gb_s(by_rings * part));
     }
     text

@@ -8,7 +8,7 @@ use super::super::{Lanes, Link, LinkKind, Node, NodeKind, Pci, Port, PortState};
 use super::{Key, LinkKey, MergeFault};
 
 /// Keys of what a process may use, which is its own.
-const OF_PROCESSES: [&str; 2] = ["probe.cpus_allowed", "probe.cpu_quota_milli"];
+pub(super) const OF_PROCESSES: [&str; 2] = ["probe.cpus_allowed", "probe.cpu_quota_milli"];
 
 /// The two sides of a device.
 struct Sides<'a> {

@@ -17,6 +17,21 @@ use super::{BusId, Hardware, Link, LinkId, LinkKind, Node, NodeId, NodeKind};
 /// Where a probe keeps links to GPUs that its process does not see: `ADDRESS*COUNT*GENERATION`, with commas between.
 pub const UNSEEN_LINKS: &str = "probe.nvlinks_unseen";
 
+/// What a host has under this key says that it is what one process sees by itself.
+pub const PROBED: &str = "probe.view";
+
+impl Hardware {
+    /// A machine as a process sees it, for the other processes of its host: without what is of the process alone.
+    pub fn into_view(mut self) -> Hardware {
+        for id in self.hosts() {
+            let extra = &mut self.node_mut(id).extra;
+            extra.retain(|key, _| !fields::OF_PROCESSES.contains(&key.as_str()));
+            extra.insert(PROBED.into(), "yes".into());
+        }
+        self
+    }
+}
+
 /// Why sources are no one machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use super::Limits;
 use super::connection::{Connection, Event};
 use super::verdict::{self, Arrival};
+use super::views;
 use crate::bootstrap::UniqueId;
 use crate::bootstrap::stream::Stream;
 use crate::bootstrap::wire::{self, HelloSeen};
@@ -266,6 +267,7 @@ impl<S: Stream> Gathering<S> {
         if self.arrived.len() < size as usize {
             return Ok(false);
         }
+        views::unite(&mut self.arrived);
         verdict::difference(&self.arrived).map_or(Ok(true), |difference| Err(Error::Settings { difference }))
     }
 

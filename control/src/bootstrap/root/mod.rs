@@ -8,6 +8,7 @@ mod connection;
 mod gathering;
 mod service;
 mod verdict;
+mod views;
 
 use std::fmt;
 use std::net::{IpAddr, TcpListener};
