@@ -33,7 +33,7 @@ enum Kind {
     Nic,
 }
 
-/// `described` are the GPUs of which a library or a driver says more.
+/// `described` are the GPUs that a library or a driver describes.
 fn kind(device: &Device, described: &BTreeSet<BusId>) -> Option<Kind> {
     if described.contains(&device.bus) || device.pci.looks_like_gpu() {
         Some(Kind::Gpu)

@@ -1,6 +1,6 @@
 //! NVIDIA's GPUs as the management library describes them, and the links between them.
 //!
-//! Invariant: a link is there if it is up at both ends, where both are seen. A GPU of which the library knows no link has none; a GPU
+//! Invariant: a link is there if it is up at both ends, where both are seen. A GPU for which the library knows no link has none; a GPU
 //! whose links the library does not answer for has links that are not known. Absent: which library answers.
 
 use std::collections::{BTreeMap, BTreeSet};

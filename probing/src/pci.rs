@@ -37,7 +37,7 @@ pub(crate) struct Device {
     pub(crate) now: Lanes,
     /// Its link as this end could have it.
     pub(crate) best: Lanes,
-    /// The device of which it is a virtual function.
+    /// The device whose virtual function it is.
     pub(crate) physical: Option<BusId>,
 }
 

@@ -1,4 +1,4 @@
-//! `collbench topo` of captured trees: the text for each machine, as it is beside this file. `CONSORT_WRITE_SNAPSHOTS=1` writes the files anew;
+//! `collbench topo` of captured trees: the text for each machine, as it is beside this file. `CONSORT_SNAPSHOTS=write` writes the files anew;
 //! what has changed is then for a person to read.
 
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ fn topo(root: Option<&Path>, words: &[&str]) -> (bool, String) {
 #[test]
 fn each_machine_is_shown_as_it_was() {
     let snapshots = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/collbench/machines");
-    let writes = std::env::var_os("CONSORT_WRITE_SNAPSHOTS").is_some();
+    let writes = std::env::var("CONSORT_SNAPSHOTS").is_ok_and(|value| value == "write");
     let mut different = Vec::new();
     for name in names() {
         let place = Place::of(&tree(name), name);

@@ -294,7 +294,7 @@ impl Merger {
         })
     }
 
-    /// Links of which each process saw one end.
+    /// Links that each process saw from one end.
     fn join_unseen(&mut self) {
         let mut ends: BTreeMap<(BusId, BusId), (u32, Option<u8>)> = BTreeMap::new();
         for (key, node) in &self.nodes {
