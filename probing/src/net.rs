@@ -76,8 +76,8 @@ impl Ports<'_> {
 
     /// The last device of the tree that a path passes.
     fn near(&self, path: &str) -> Option<BusId> {
-        let buses = path.split('/').filter_map(|part| part.parse::<BusId>().ok());
-        buses.filter(|bus| self.placed.nodes.contains_key(bus)).last()
+        let mut buses = path.split('/').rev().filter_map(|part| part.parse::<BusId>().ok());
+        buses.find(|bus| self.placed.nodes.contains_key(bus))
     }
 
     /// The adapter of a PCI device, or one without.
