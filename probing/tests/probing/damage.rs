@@ -133,7 +133,7 @@ fn damaged_answers_are_refused_or_noted() {
 #[test]
 fn links_cannot_leave_the_root_or_go_in_circles() {
     let outside = Place::of(&Tree::default());
-    std::fs::write(outside.0.join("secret"), "4242\n").expect("a file");
+    std::fs::write(outside.0.join("secret"), "0x4242\n").expect("a file");
     let mut tree = tree("laptop");
     let device = "sys/devices/pci0000:00/0000:00:02.1/0000:02:00.0";
     let up = "../".repeat(40);

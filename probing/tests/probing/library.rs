@@ -34,6 +34,10 @@ fn the_library_and_its_recorded_answers_give_one_machine() {
         let place = Place::of(&tree);
         let live = open(&built, &place);
         let recorded = Recorded::read(text).expect("a script");
+        for gpu in 0..live.gpus().expect("a number") {
+            // The wrapper's own function for this answers `Unknown` always.
+            assert_eq!(live.link_remote_kind(gpu, 0), recorded.link_remote_kind(gpu, 0), "{name}");
+        }
         let by_library = Probe::below(&place.0).with(&live).run();
         assert_eq!(by_library, Probe::below(&place.0).with(&recorded).run(), "{name}");
         assert!(!by_library.hardware.gpus().is_empty(), "{name}");
