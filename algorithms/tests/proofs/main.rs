@@ -15,6 +15,7 @@ mod networks;
 mod regular;
 mod ring;
 mod schedules;
+mod search;
 mod simulate;
 mod six_programs;
 mod switch;

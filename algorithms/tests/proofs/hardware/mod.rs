@@ -7,6 +7,7 @@ mod machines;
 mod other_formats;
 mod warnings;
 
+pub(crate) use boxes::dgx_1;
 use consort_algorithms::hardware::exchange::{Note, ReadError, nccl_topology_xml, read_hardware};
 use consort_algorithms::hardware::{Hardware, Rates};
 
