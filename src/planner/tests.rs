@@ -259,3 +259,31 @@ fn what_is_chosen_for_many_ranks_can_be_proved_and_has_a_price() {
         }
     }
 }
+
+#[test]
+fn what_is_found_on_a_machine_is_a_candidate_where_links_justify_it() {
+    let planning = |name: &str| {
+        let topology = consort_algorithms::topology::profile(name).expect("a profile");
+        Planning::for_topology(&topology, &crate::Options::default()).expect("a plan")
+    };
+    let found = |planning: &Planning, collective: Collective| -> Vec<Algorithm> {
+        let all = planning.candidates(collective).expect("candidates").into_iter();
+        all.filter(|algorithm| algorithm.is_imported()).collect()
+    };
+    let boxes = planning("dgx-h100:2");
+    for collective in [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter] {
+        let bytes = if collective == Collective::AllReduce { 256 << 20 } else { 16 << 20 };
+        let chosen = boxes.algorithm(collective, bytes).expect("a choice");
+        let found = found(&boxes, collective);
+        assert!(found.contains(&chosen), "{collective}: {chosen} of {found:?}");
+        // It is chosen by its price.
+        let price = |algorithm| boxes.price(algorithm, collective, bytes);
+        assert!(price(chosen) * 2.0 < price(Algorithm::RING), "{collective}");
+        assert!(boxes.algorithm(collective, 8).is_ok_and(|of| !found.contains(&of)), "{collective}: short");
+    }
+    // Plans of rooted collectives count ranks from the root.
+    assert!(found(&boxes, Collective::Broadcast).is_empty());
+    for name in ["host:8", "tcp:4x2", "tcp:2x1"] {
+        assert!(found(&planning(name), Collective::AllReduce).is_empty(), "{name}");
+    }
+}
