@@ -146,7 +146,7 @@ impl<'a> Graph<'a> {
         let mut width = vec![0u128; self.part.nodes];
         let mut is_done = vec![false; self.part.nodes];
         let mut direct = vec![0u128; self.part.ranks];
-        let mut widen = |node: usize, from: u128, width: &mut Vec<u128>| {
+        let mut widen = |node: usize, from: u128, width: &mut [u128]| {
             for &link in &self.leaving[node] {
                 let to = self.part.links[link as usize].1 as usize;
                 let through = from.min(left[link as usize]);
@@ -193,7 +193,7 @@ impl<'a> Graph<'a> {
     }
 
     /// Takes the ways of a ring, from each rank to the next; none, and nothing taken, where one has no room.
-    pub(super) fn place(&self, left: &mut Vec<u128>, order: &[u32], speed: u128) -> Option<Placed> {
+    pub(super) fn place(&self, left: &mut [u128], order: &[u32], speed: u128) -> Option<Placed> {
         let mut hops: Vec<Vec<u32>> = Vec::with_capacity(order.len());
         for (at, &from) in order.iter().enumerate() {
             let to = order[(at + 1) % order.len()];

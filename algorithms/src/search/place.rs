@@ -31,7 +31,7 @@ struct Walk<'a, 'b> {
 
 impl Walk<'_, '_> {
     /// Goes on from the last rank; whether the ring could be closed. It calls itself once a rank.
-    fn go(&mut self, left: &mut Vec<u128>) -> bool {
+    fn go(&mut self, left: &mut [u128]) -> bool {
         if self.budget == 0 {
             return false;
         }
@@ -82,7 +82,7 @@ fn first(graph: &Graph<'_>) -> u32 {
 /// Up to `count` rings by walks; what they take is taken out of `left`.
 fn walks(
     graph: &Graph<'_>,
-    left: &mut Vec<u128>,
+    left: &mut [u128],
     speed: u128,
     count: usize,
     try_number: usize,

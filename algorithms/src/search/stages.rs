@@ -69,7 +69,7 @@ impl Stages<'_> {
     fn speeds(&self, state: &State) -> Vec<(u128, usize)> {
         let open = self.limit - state.total;
         let mut speeds: Vec<u128> = (1..=self.rings_max as u128)
-            .filter(|count| UNITS % count == 0)
+            .filter(|count| UNITS.is_multiple_of(*count))
             .map(|count| open / count)
             .collect();
         for (graph, left) in self.graphs.iter().zip(&state.left) {

@@ -13,11 +13,14 @@ use super::part::{Graph, UNITS};
 /// Beginnings of a packing, at most.
 const TRIES: usize = 3;
 
+/// A parent with the links from it and to it.
+type Edge = (u32, Vec<u32>, Vec<u32>);
+
 /// A tree in a part.
 #[derive(Clone, Debug)]
 pub(super) struct Grown {
     /// For each rank its parent with the links from the parent and to it; none for the root.
-    pub(super) parents: Vec<Option<(u32, Vec<u32>, Vec<u32>)>>,
+    pub(super) parents: Vec<Option<Edge>>,
     pub(super) speed: u128,
 }
 
@@ -43,7 +46,7 @@ impl Trees<'_> {
     pub(super) fn run(&mut self) -> Vec<Grown> {
         let back = back(&self.graph.part.links);
         let mut speeds: Vec<u128> = (1..=self.trees_max as u128)
-            .filter(|count| UNITS % count == 0)
+            .filter(|count| UNITS.is_multiple_of(*count))
             .map(|count| self.limit / count)
             .collect();
         let links = self.graph.part.links.iter().zip(&self.graph.part.capacity);
@@ -84,9 +87,9 @@ impl Trees<'_> {
     }
 
     /// A tree of a speed, taken out of `left`; none, and nothing taken, where there is no room.
-    fn grow(&mut self, left: &mut Vec<u128>, back: &[Option<u32>], root: u32, speed: u128) -> Option<Grown> {
+    fn grow(&mut self, left: &mut [u128], back: &[Option<u32>], root: u32, speed: u128) -> Option<Grown> {
         let ranks = self.graph.ranks();
-        let mut parents: Vec<Option<(u32, Vec<u32>, Vec<u32>)>> = vec![None; ranks];
+        let mut parents: Vec<Option<Edge>> = vec![None; ranks];
         let mut inside = vec![root];
         while inside.len() < ranks && self.steps > 0 {
             self.steps -= 1;
