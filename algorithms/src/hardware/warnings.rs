@@ -201,7 +201,9 @@ impl Hardware {
     /// Switches whose way up is narrower than that of a device below them; switches of a host that are alike are one warning.
     fn warn_of_uplinks(&self, found: &mut Found) {
         let rates = Rates::DataSheet;
-        let mut alike: BTreeMap<(Option<NodeId>, u64, u64), (Vec<NodeId>, Vec<String>)> = BTreeMap::new();
+        // By host and rates: the switches with their names.
+        type Alike = BTreeMap<(Option<NodeId>, u64, u64), (Vec<NodeId>, Vec<String>)>;
+        let mut alike = Alike::new();
         for (id, node) in self.iter() {
             let NodeKind::Bridge(bridge) = &node.kind else { continue };
             let up = self.above(id).and_then(|(link, _)| self.bytes_s(link, rates));

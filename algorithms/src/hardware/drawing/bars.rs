@@ -31,6 +31,9 @@ pub(super) struct Bar {
     pub(super) dots: Vec<(NodeId, LinkId)>,
 }
 
+/// A switch with its label, and what is on it by which link.
+pub(super) type Named = (NodeId, String, Vec<(NodeId, LinkId)>);
+
 /// Switches of one kind.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Bars {
@@ -79,12 +82,7 @@ impl Bars {
     }
 
     /// A bar for each switch, or for those with equal links.
-    pub(super) fn fill(
-        &mut self,
-        painter: &Painter<'_>,
-        switches: Vec<(NodeId, String, Vec<(NodeId, LinkId)>)>,
-        plural: &str,
-    ) {
+    pub(super) fn fill(&mut self, painter: &Painter<'_>, switches: Vec<Named>, plural: &str) {
         let share = switches.len() > APART_MAX;
         let mut place: BTreeMap<Vec<(NodeId, super::wires::Class)>, usize> = BTreeMap::new();
         for (id, label, dots) in switches {

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::bars::{self, Bars};
+use super::bars::{self, Bars, Named};
 use super::painter::{Line, Look, Painter, box_height, counted, line_height};
 use crate::hardware::{LinkId, LinkKind, NodeId, NodeKind};
 
@@ -270,7 +270,7 @@ fn pins(ends: &[NodeId], left: f64, width: f64, y: f64) -> Vec<(NodeId, [f64; 2]
 fn network(painter: &Painter<'_>, ports: &[NodeId]) -> Bars {
     let hardware = painter.hardware;
     let mut dots: BTreeMap<NodeId, Vec<(NodeId, LinkId)>> = BTreeMap::new();
-    let mut cables: Vec<(NodeId, String, Vec<(NodeId, LinkId)>)> = Vec::new();
+    let mut cables: Vec<Named> = Vec::new();
     for &port in ports {
         for &link in hardware.touching(port) {
             let other = hardware.link(link).other(port);
