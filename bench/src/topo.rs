@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
-use consort::planning::hardware::{Hardware, exchange};
+use consort::planning::hardware::{Hardware, NodeId, Route, exchange};
 use consort::planning::{Collective, bounds, search};
 
 use crate::described::{Graph, Reading, Source};
@@ -68,7 +68,7 @@ pub(crate) fn run(words: &[OsString]) -> Result<Exit, Failure> {
     if let Some(path) = &arguments.output {
         let is_picture = path.extension().is_some_and(|suffix| suffix.eq_ignore_ascii_case("svg"));
         let text = if is_picture {
-            arguments.named(&hardware).svg(arguments.reading.rates, &[])
+            arguments.named(&hardware).svg(arguments.reading.rates, &arguments.routes(&hardware))
         } else {
             exchange::hardware_text(&hardware).map_err(|error| Failure::usage(format!("-o: {error}")))?
         };
@@ -87,6 +87,24 @@ impl Arguments {
             named.name.insert_str(0, &stem);
         }
         named
+    }
+
+    /// The rings and trees between a machine's GPUs, for a drawing.
+    fn routes(&self, hardware: &Hardware) -> Vec<Route> {
+        let gpus = hardware.gpus();
+        let Ok(Graph { topology, .. }) = self.reading.graph(hardware) else { return Vec::new() };
+        let options = search::Options::default();
+        let rings = search::rings(&topology, &options).rings;
+        let rings = rings.iter().enumerate().map(|(index, ring)| {
+            let nodes: Vec<NodeId> = ring.order.iter().map(|rank| gpus[rank.index()]).collect();
+            Route::ring(format!("ring {index}"), &nodes)
+        });
+        let trees = search::trees(&topology, &options).trees;
+        let trees = trees.iter().enumerate().map(|(index, tree)| {
+            let parents: Vec<Option<usize>> = tree.parents.iter().map(|of| of.map(|rank| rank.index())).collect();
+            Route::tree(format!("tree {index}"), &gpus, &parents)
+        });
+        rings.chain(trees).collect()
     }
 
     fn text(&self, hardware: &Hardware) -> String {

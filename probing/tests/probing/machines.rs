@@ -185,7 +185,7 @@ fn troubles_are_said_as_a_person_would() {
     let warnings = probed.hardware.warnings();
     for expected in [
         "GPU 3 is at PCIe x8, its siblings at x16",
-        "NIC 2 (mlx5_2) is on the other socket from every GPU",
+        "NIC 2 is on the other socket from every GPU (mlx5_2)",
         "ACS on 0000:3b:00.0 forces peer traffic through the root",
         "mlx5_3 is down",
         "4 NVLinks of GPU 3 are down",
