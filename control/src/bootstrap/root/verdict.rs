@@ -188,7 +188,7 @@ pub(super) fn settle(member: &mut Member, seen: IpAddr, hosts: &[IpAddr]) {
     member.tcp = distinct;
 }
 
-/// A rank of which nothing is known.
+/// A rank about which nothing is known.
 #[cfg(test)]
 pub(super) fn nowhere() -> Member {
     Member {
