@@ -241,9 +241,9 @@ impl Planning {
         let mut all = catalogue::candidates(collective, ranks, &self.shape);
         let imported = self.preferences.schedules.iter().map(|of| Algorithm::Imported(*of));
         all.extend(imported.filter(|algorithm| algorithm.is_defined(collective, ranks)));
-        for algorithm in self.searched(collective) {
-            if !all.contains(algorithm) {
-                all.push(*algorithm);
+        for found in self.searched(collective) {
+            if !all.contains(&found.algorithm) {
+                all.push(found.algorithm);
             }
         }
         all

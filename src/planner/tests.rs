@@ -281,6 +281,12 @@ fn what_is_found_on_a_machine_is_a_candidate_where_links_justify_it() {
         assert!(price(chosen) * 2.0 < price(Algorithm::RING), "{collective}");
         assert!(boxes.algorithm(collective, 8).is_ok_and(|of| !found.contains(&of)), "{collective}: short");
     }
+    // No price is below what links carry: 257.14 GB/s of an all-reduce on one box.
+    let one = planning("dgx-h100:1");
+    for algorithm in found(&one, Collective::AllReduce) {
+        let seconds = one.price(algorithm, Collective::AllReduce, 256 << 20);
+        assert!(f64::from(256 << 20) / seconds <= 257.15e9, "{algorithm}: {seconds}");
+    }
     // Plans of rooted collectives count ranks from the root.
     assert!(found(&boxes, Collective::Broadcast).is_empty());
     for name in ["host:8", "tcp:4x2", "tcp:2x1"] {

@@ -55,15 +55,19 @@ impl Planning {
         if ranks > if algorithm.starts_all_at_once() { SIMULATED_AT_ONCE_MAX } else { SIMULATED_RANKS_MAX } {
             return self.price_by_formula(algorithm, collective, block_bytes);
         }
+        let found = self.searched(collective).iter().find(|found| found.algorithm == algorithm);
         let options = simulate::Options {
             slot_bytes: self.slots_by_rule(algorithm, collective, block_bytes).0,
             slots: SLOTS,
-            messages_max: PRICED_MESSAGES,
+            messages_max: PRICED_MESSAGES * found.map_or(1, |found| found.patience),
             ..simulate::Options::new(usize::try_from(block_bytes).unwrap_or(usize::MAX / 2))
         };
         let schedule = algorithm.schedule(collective, ranks);
         let simulated = simulate(&schedule, &self.topology, &options);
         let simulated = simulated.map_or(f64::INFINITY, |outcome| outcome.seconds());
+        let blocks = collective.input_blocks(ranks).max(collective.output_blocks(ranks));
+        let bytes = block_bytes as f64 * f64::from(blocks);
+        let simulated = found.map_or(simulated, |found| simulated.max(bytes / found.bytes_s));
         if !self.on_own_cores {
             if !self.machine.sockets {
                 return simulated;

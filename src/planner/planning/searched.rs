@@ -21,18 +21,32 @@ const MESSAGES_MAX: usize = 1 << 14;
 /// cores move every byte, they and not the links are what channels share.
 const FOLD_NS_MAX: f64 = 0.02;
 
+/// See [`Found::patience`].
+const TREES_PATIENCE: u64 = 4;
+
 /// What was found, once it is asked for.
 #[derive(Debug, Default)]
 pub(super) struct Searched {
     rings: OnceLock<Rings>,
     trees: OnceLock<Trees>,
-    algorithms: [OnceLock<Vec<Algorithm>>; Collective::ALL.len()],
+    algorithms: [OnceLock<Vec<Found>>; Collective::ALL.len()],
+}
+
+/// A schedule that was found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    pub(super) algorithm: Algorithm,
+    /// Bytes of the vector a second that its links carry: no call is faster, whatever a simulation continues from a beginning.
+    pub(super) bytes_s: f64,
+    /// Messages that are simulated for a price, as a multiple of those for others. A tree has few messages a slice and its stages
+    /// fill slowly: after so many as others need it still looked up to 1.8 times as fast as it is.
+    pub(super) patience: u64,
 }
 
 impl Planning {
     /// The algorithms that were found for `collective` on a machine that a setting names: what ranks say of their hosts is no
     /// list of links.
-    pub(super) fn searched(&self, collective: Collective) -> &[Algorithm] {
+    pub(super) fn searched(&self, collective: Collective) -> &[Found] {
         // Plans of rooted collectives count ranks from the root, which need not be the first rank of the machine.
         let rooted = matches!(collective, Collective::Broadcast | Collective::Reduce);
         let ranks = self.topology.ranks();
@@ -43,14 +57,20 @@ impl Planning {
         self.searched.algorithms[collective as usize].get_or_init(|| {
             let options = search::Options::default();
             let rings = self.searched.rings.get_or_init(|| search::rings(&self.topology, &options));
-            let mut found: Vec<Schedule> = rings.schedule(collective).into_iter().collect();
+            let by_rings = rings.schedule(collective).zip(rings.rate(collective));
+            let mut found: Vec<(Schedule, f64, u64)> =
+                by_rings.map(|(schedule, rate)| (schedule, rate.value(), 1)).into_iter().collect();
             if collective == Collective::AllReduce {
                 let trees = self.searched.trees.get_or_init(|| search::trees(&self.topology, &options));
-                found.extend(trees.schedule(collective));
+                let by_trees = trees.schedule(collective);
+                found.extend(by_trees.map(|schedule| (schedule, trees.total().value(), TREES_PATIENCE)));
             }
-            found.retain(|schedule| schedule.messages() <= MESSAGES_MAX);
-            let proved = |found| Imported::new(found, &LowerOptions { slots: SLOTS }).ok();
-            found.into_iter().filter_map(proved).map(Algorithm::Imported).collect()
+            found.retain(|(schedule, ..)| schedule.messages() <= MESSAGES_MAX);
+            let proved = |(schedule, bytes_s, patience)| {
+                let imported = Imported::new(schedule, &LowerOptions { slots: SLOTS }).ok()?;
+                Some(Found { algorithm: Algorithm::Imported(imported), bytes_s, patience })
+            };
+            found.into_iter().filter_map(proved).collect()
         })
     }
 }
