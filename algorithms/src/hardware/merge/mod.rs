@@ -30,6 +30,19 @@ impl Hardware {
         }
         self
     }
+
+    /// Whether it is what processes see by themselves, and not what a file says.
+    pub fn is_view(&self) -> bool {
+        self.hosts().iter().any(|id| self.node(*id).extra.contains_key(PROBED))
+    }
+
+    /// A machine that is not what processes see by themselves, whatever its file says.
+    pub fn into_file(mut self) -> Hardware {
+        for id in self.hosts() {
+            self.node_mut(id).extra.remove(PROBED);
+        }
+        self
+    }
 }
 
 /// Why sources are no one machine.
@@ -155,6 +168,8 @@ pub fn merge(sources: &[Hardware]) -> Result<Hardware, MergeFault> {
 struct Merger {
     nodes: BTreeMap<Key, Node>,
     links: BTreeMap<LinkKey, Link>,
+    /// The link of the tree that each node is below.
+    places: BTreeMap<Key, LinkKey>,
     /// What each source numbers its GPUs.
     indices: BTreeMap<Key, BTreeSet<Option<u32>>>,
     /// Addresses by identities of GPUs.
@@ -213,8 +228,7 @@ impl Merger {
         let is_tree = link.kind.is_of_tree();
         let (from, to) = if is_tree || from <= to { (from, to) } else { (to, from) };
         if is_tree
-            && let Some(before) =
-                self.links.keys().find(|(_, below, word)| below == to && is_tree_word(word)).cloned()
+            && let Some(before) = self.places.get(to).cloned()
             && (&before.0, before.2) != (from, link.kind.word())
         {
             // A place that says nothing gives way to one that does.
@@ -233,6 +247,9 @@ impl Merger {
             self.links.remove(&before);
         }
         let key = (from.clone(), to.clone(), link.kind.word());
+        if is_tree {
+            self.places.insert(to.clone(), key.clone());
+        }
         match self.links.get_mut(&key) {
             None => {
                 self.links.insert(key, link);
@@ -346,10 +363,6 @@ fn unseen(node: &Node) -> Vec<(BusId, u32, Option<u8>)> {
         Some((bus, count, parts.next()?.parse().ok()))
     };
     text.split(',').filter_map(link).collect()
-}
-
-fn is_tree_word(word: &str) -> bool {
-    word == LinkKind::Local.word() || word == "pcie"
 }
 
 /// Whether a place in the tree is where a probe puts what has none: directly below memory.

@@ -41,6 +41,12 @@ enum Verdict {
 #[cfg_attr(test, derive(Default))]
 pub struct Complete(());
 
+/// How long tables of so many bytes in all may take, beside the time that ranks have to receive one: the root's wire may be a slow one.
+fn sending(bytes: u64) -> Duration {
+    const BYTES_A_MICROSECOND: u64 = 50;
+    Duration::from_micros(bytes / BYTES_A_MICROSECOND)
+}
+
 /// One gathering, over connections of kind `S`.
 pub struct Gathering<S> {
     secret: Secret,
@@ -258,6 +264,7 @@ impl<S: Stream> Gathering<S> {
         verdict::settle(&mut member, self.connections[at].peer.ip().to_canonical(), &self.hosts);
         let known = self.arrived.values().map(|arrival| &arrival.settings).find(|known| ***known == settings);
         let settings = known.cloned().unwrap_or_else(|| Arc::new(settings));
+        views::share(&self.arrived, &mut member);
         self.arrived.insert(rank, Arrival { settings, member });
         if let Some(deadline) = now.checked_add(hello.timeout)
             && self.deadline.is_none_or(|(earliest, _)| deadline < earliest)
@@ -281,9 +288,10 @@ impl<S: Stream> Gathering<S> {
         let members = self.arrived.values().map(|arrival| &arrival.member);
         let body: Arc<[u8]> = wire::encode_table(&nonce, members).into();
         let digest = digest(&body);
+        let until = now + self.limits.flush + sending(body.len() as u64 * self.arrived.len() as u64);
         for connection in &mut self.connections {
             if connection.waiting() {
-                connection.tell(kind::TABLE, &body, &digest, now + self.limits.flush);
+                connection.tell(kind::TABLE, &body, &digest, until);
             } else if !connection.being_told() {
                 connection.until = Some(now);
             }

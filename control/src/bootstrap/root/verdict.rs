@@ -69,15 +69,14 @@ pub(super) fn difference(arrived: &BTreeMap<Rank, Arrival>) -> Option<String> {
     of_settings(arrived).or_else(|| of_hosts(arrived))
 }
 
-/// The first two ranks of one host that see other machines, and the first line in which those differ. A rank that says nothing of its host
-/// differs from none.
+/// The first two ranks of one host whose files describe other machines, and the first line in which those differ. A rank without a file
+/// differs from none: what it sees by itself may be a part, and gives way to a file.
 fn of_hosts(arrived: &BTreeMap<Rank, Arrival>) -> Option<String> {
     let mut known: BTreeMap<[u8; 16], (Rank, &Member)> = BTreeMap::new();
-    for (rank, Arrival { member, .. }) in arrived.iter().filter(|(_, of)| !of.member.hardware.is_empty()) {
+    let with_file = |member: &Member| !member.hardware.is_empty() && !views::is_view(&member.hardware);
+    for (rank, Arrival { member, .. }) in arrived.iter().filter(|(_, of)| with_file(&of.member)) {
         let (first, before) = *known.entry(member.host_key).or_insert((*rank, member));
-        // What ranks see by themselves may differ.
-        let are_views = [&before.hardware, &member.hardware].into_iter().all(|text| views::is_view(text));
-        if before.hardware != member.hardware && !are_views {
+        if before.hardware != member.hardware {
             let line = |text: &str, at: usize| {
                 text.lines().nth(at).map_or("nothing".into(), |line| format!("{:?}", shortened(line)))
             };
