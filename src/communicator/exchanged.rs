@@ -50,19 +50,22 @@ pub(super) fn hardware(settings: &Settings) -> Arc<Vec<u8>> {
 /// When a rank has joined: says what of the files was not of use, once for the job, and writes those that are wanted of this rank.
 pub(super) fn joined(rank: u32, member: &Member, settings: &Settings, planning: &Planning) {
     if rank == 0
-        && let Some(why) = planning.misfit()
+        && let Some((why, is_by_user)) = planning.misfit()
     {
-        let text = format!("{why}; the job goes on with what its ranks see themselves");
-        // What a probe saw is not what a user asked for: a job on some of a host's GPUs is none of its mistakes.
-        if settings.exchanged.machine.is_some() { warn(&text) } else { inform(&text) }
+        let text = format!("{why}; the job goes on with what its table of ranks says");
+        // A job on some of the GPUs that its ranks see is no mistake of a user.
+        if is_by_user { warn(&text) } else { inform(&text) }
     }
     let exchanged = &settings.exchanged;
     if *exchanged == Exchanged::default() {
         return;
     }
-    let known = match member.hardware.is_empty() {
-        true => Some(machine()),
-        false => options::machine(&member.hardware).ok(),
+    // Of very many hosts none is in the table.
+    let of_file =
+        exchanged.machine.as_ref().map(|text| text.as_bytes()).filter(|_| member.hardware.is_empty());
+    let known = match of_file.unwrap_or(&member.hardware) {
+        [] => Some(machine()),
+        text => options::machine(text).ok(),
     };
     let found = exchanged.read_graphs();
     if let (Some(graphs), Some(hardware)) = (&found, &known)

@@ -62,8 +62,6 @@ pub struct Planning {
     pub(super) device_graph: Option<Topology>,
     /// Whether a setting names the topology; one of another number of ranks, as that of a part of a job, it does not.
     pub(super) is_named: bool,
-    /// Whether ranks may use devices.
-    for_devices: bool,
     /// Whether the cores of one host move everything.
     on_own_cores: bool,
     /// The collectives for which the restriction is known to leave an algorithm.
@@ -112,7 +110,7 @@ impl Planning {
         let named = preferences
             .topology
             .as_deref()
-            .and_then(|text| graph_for(text, machine.ranks, settings.devices).ok());
+            .and_then(|text| graph_for(text, machine.ranks, machine.graphs.with_devices).ok());
         // What the ranks measured between each other is their own machine, not another one to predict for.
         let is_named = named.as_ref().is_some_and(|topology| !topology.measured);
         let on_own_cores = !is_named && machine.hosts <= 1 && settings.transport != TransportChoice::Tcp;
@@ -134,7 +132,6 @@ impl Planning {
             topology,
             device_graph,
             is_named,
-            for_devices: settings.devices,
             on_own_cores,
             admitted: Default::default(),
             messages: OnceLock::new(),

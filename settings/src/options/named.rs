@@ -320,7 +320,7 @@ fn machine_in(path: &Path) -> Option<Arc<String>> {
     if hardware.hosts().len() > 1 {
         return refused(format!("it has {} hosts; name the file of this host", hardware.hosts().len()));
     }
-    let text = called_by(hardware, path).to_string();
+    let text = called_by(hardware.into_file(), path).to_string();
     if text.len() > MACHINE_BYTES_MAX {
         return refused(format!(
             "its {} bytes as text are more than ranks send when they join ({MACHINE_BYTES_MAX})",

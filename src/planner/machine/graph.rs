@@ -14,20 +14,26 @@ use consort_settings::options::{Misfit, cpu_graph, machine};
 /// The graphs of a communicator's ranks, as text; none where nothing is known, or what is known is not their machine.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct Graphs {
+    /// Whether any of the ranks wants to use a device: ranks may differ, and a machine of a setting must be one graph for all of them.
+    pub(crate) with_devices: bool,
     /// Of ranks on CPUs of one host.
     pub(crate) host: Option<Arc<str>>,
     /// Of ranks with a GPU each.
     pub(crate) devices: Option<Arc<str>>,
     /// Why there is none although ranks know their hosts.
     pub(crate) misfit: Option<String>,
+    /// Whether all that is known is what ranks see by themselves, and no file says it.
+    pub(crate) is_seen: bool,
 }
 
 impl Graphs {
     /// The graphs of `members`, whose hosts are `host_of`.
     pub(super) fn of<'a>(members: impl Iterator<Item = &'a Member>, host_of: &[u32]) -> Self {
         let members: Vec<&Member> = members.collect();
+        let with_devices = members.iter().filter(|member| member.devices).count();
+        let nothing = Graphs { with_devices: with_devices > 0, ..Graphs::default() };
         if members.is_empty() || members.iter().any(|member| member.hardware.is_empty()) {
-            return Graphs::default();
+            return nothing;
         }
         // Several ranks of a host share one text.
         let mut read: HashMap<*const Vec<u8>, Hardware> = HashMap::new();
@@ -38,7 +44,7 @@ impl Graphs {
             }
             match machine(text) {
                 Ok(hardware) => drop(read.insert(Arc::as_ptr(text), hardware)),
-                Err(misfit) => return Graphs::without(&misfit),
+                Err(misfit) => return Graphs { misfit: Some(misfit.to_string()), ..nothing },
             }
         }
         let hosts = host_of.iter().max().map_or(0, |last| last + 1);
@@ -46,25 +52,22 @@ impl Graphs {
             |host: u32| members.iter().zip(host_of).find(|(_, of)| **of == host).map(|(member, _)| *member);
         let machines: Vec<&Hardware> =
             (0..hosts).filter_map(|host| read.get(&Arc::as_ptr(&of_host(host)?.hardware))).collect();
-        let with_devices = members.iter().filter(|member| member.devices).count();
+        let is_seen = machines.iter().all(|machine| machine.is_view());
+        let nothing = Graphs { is_seen, ..nothing };
         let text = |graph: Result<String, Misfit>| match graph {
             Ok(text) => (Some(Arc::from(text)), None),
             Err(misfit) => (None, Some(misfit.to_string())),
         };
         if with_devices == members.len() {
             let (devices, misfit) = text(of_devices(&machines, host_of));
-            Graphs { host: None, devices, misfit }
+            Graphs { devices, misfit, ..nothing }
         } else if with_devices == 0 && machines.len() == 1 {
             let (host, misfit) =
                 text(cpu_graph(machines[0], members.len() as u32).map(|graph| graph.to_string()));
-            Graphs { host, devices: None, misfit }
+            Graphs { host, misfit, ..nothing }
         } else {
-            Graphs::default()
+            nothing
         }
-    }
-
-    fn without(misfit: &Misfit) -> Self {
-        Graphs { misfit: Some(misfit.to_string()), ..Graphs::default() }
     }
 }
 
@@ -185,11 +188,24 @@ mod tests {
     }
 
     #[test]
+    fn what_ranks_see_is_called_no_file() {
+        let view = exchange::read_hardware(PAIR.as_bytes()).expect("a machine").0.into_view();
+        let view = Arc::new(view.to_string().into_bytes());
+        let members: Vec<Member> = (0..3).map(|rank| member(0, &view, rank != 1)).collect();
+        let seen = Graphs::of(members[..1].iter(), &[0]);
+        assert!(seen.is_seen && seen.misfit.is_some(), "{seen:?}");
+        let file = graphs(&[0, 0, 0], true);
+        assert!(!file.is_seen && file.misfit.is_some(), "{file:?}");
+        // One rank of three has no device.
+        assert!(Graphs::of(members.iter(), &[0, 0, 0]).with_devices);
+    }
+
+    #[test]
     fn ranks_on_the_host_have_the_graph_of_its_cpus_and_none_where_one_host_is_unknown() {
         let host = graphs(&[0, 0, 0], false).host.expect("a graph");
         assert_eq!(topology::parse(&host).expect("a topology").ranks(), 3);
         let (known, unknown) = (text(PAIR), Arc::default());
         let members = [member(0, &known, true), member(1, &unknown, true)];
-        assert_eq!(Graphs::of(members.iter(), &[0, 1]), Graphs::default());
+        assert_eq!(Graphs::of(members.iter(), &[0, 1]), Graphs { with_devices: true, ..Graphs::default() });
     }
 }

@@ -8,7 +8,7 @@ use super::Planning;
 use consort_settings::options::{digest, graph_for};
 
 impl Planning {
-    /// The graph of the ranks' GPUs, where the files of their hosts say it (`NCCL_TOPO_FILE`).
+    /// The graph of the ranks' GPUs, where they know what is in their hosts: by files (`NCCL_TOPO_FILE`), or by what they see.
     pub fn device_graph(&self) -> Option<&Topology> {
         self.device_graph.as_ref()
     }
@@ -20,15 +20,19 @@ impl Planning {
         digest(&format!("{}{devices}", self.topology))
     }
 
-    /// Why a machine that a setting or the ranks' hosts name is not that of these ranks, which are then planned by what they see.
-    pub(crate) fn misfit(&self) -> Option<String> {
-        let (variable, why) = match self.preferences.topology.as_deref() {
+    /// Why a machine that a setting or the ranks' hosts name is not that of these ranks, which are then planned by what the table of ranks
+    /// says; and whether a user named it.
+    pub(crate) fn misfit(&self) -> Option<(String, bool)> {
+        let graphs = &self.machine.graphs;
+        let (named, why) = match self.preferences.topology.as_deref() {
             Some(text) => {
-                let misfit = graph_for(text, self.machine.ranks, self.for_devices).err();
+                let misfit = graph_for(text, self.machine.ranks, graphs.with_devices).err();
                 ("CONSORT_TOPOLOGY", misfit.map(|misfit| misfit.to_string()))
             }
-            None => ("NCCL_TOPO_FILE", self.machine.graphs.misfit.clone()),
+            None if graphs.is_seen => ("what the ranks see of their hosts", graphs.misfit.clone()),
+            None => ("NCCL_TOPO_FILE", graphs.misfit.clone()),
         };
-        why.map(|why| format!("{variable} is not the machine of this job: {why}"))
+        let is_by_user = self.preferences.topology.is_some() || !graphs.is_seen;
+        why.map(|why| (format!("{named} is not the machine of this job: {why}"), is_by_user))
     }
 }

@@ -81,7 +81,27 @@ fn a_measured_host_keeps_what_it_has_besides_wires_and_another_machine_does_not(
 fn a_machine_of_another_job_is_left_out_and_the_reason_is_said() {
     let other = planned(hosts(4), Some(&topology::host(8)));
     assert_eq!(other.topology(), planned(hosts(4), None).topology());
-    let misfit = other.misfit().expect("it does not fit");
-    assert!(misfit.contains("CONSORT_TOPOLOGY") && misfit.contains("8 ranks, and the job has 4"), "{misfit}");
+    let (misfit, is_by_user) = other.misfit().expect("it does not fit");
+    assert!(
+        is_by_user && misfit.contains("CONSORT_TOPOLOGY") && misfit.contains("8 ranks, and the job has 4"),
+        "{misfit}"
+    );
     assert_eq!(planned(hosts(4), Some(&topology::host(4))).misfit(), None);
+}
+
+#[test]
+fn ranks_with_and_without_devices_plan_by_one_graph() {
+    // Three ranks can be on the CPUs of this machine, and not on its GPU.
+    let text = "hardware m\nhost h0\nnuma n0 on=h0 number=0 cpus=0-3\ngpu g0 on=h0 bus=0000:07:00.0 described=yes\n\
+                link n0 g0 pcie generation=4 width=16\n";
+    let planned_by = |devices: bool, any: bool| {
+        let mut settings = settings(|options| options.devices(devices));
+        settings.preferences.topology = Some(Arc::from(text));
+        let mut machine = Machine::of_one_host(3, 64);
+        machine.graphs.with_devices = any;
+        planning_on(machine, &settings).graph_hash()
+    };
+    assert_eq!(planned_by(true, true), planned_by(false, true));
+    assert_eq!(planned_by(true, false), planned_by(false, false));
+    assert_ne!(planned_by(true, true), planned_by(true, false));
 }
