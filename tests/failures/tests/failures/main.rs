@@ -3,6 +3,7 @@
 mod cases;
 mod differences;
 mod losses;
+mod machines;
 mod members;
 mod membership;
 mod threads;
