@@ -41,7 +41,7 @@ enum Verdict {
 #[cfg_attr(test, derive(Default))]
 pub struct Complete(());
 
-/// How long tables of so many bytes in all may take, beside the time that ranks have to receive one: the root's wire may be a slow one.
+/// How long tables of this many bytes in all may take, beside the time that ranks have to receive one: the root's wire may be a slow one.
 fn sending(bytes: u64) -> Duration {
     const BYTES_A_MICROSECOND: u64 = 50;
     Duration::from_micros(bytes / BYTES_A_MICROSECOND)
