@@ -23,6 +23,8 @@ pub(crate) struct Placed {
     pub(crate) nodes: BTreeMap<BusId, NodeId>,
     /// Their directories.
     pub(crate) paths: BTreeMap<BusId, String>,
+    /// Virtual functions that are no nodes, with the device that each is a part of.
+    pub(crate) functions: BTreeMap<BusId, BusId>,
 }
 
 /// What a device is to a plan.
@@ -91,7 +93,9 @@ impl<'a> Placer<'a> {
         let homes = self.homes(&wanted);
         let ports = self.ports(&devices, &wanted);
         let is_flat = self.is_flat(&wanted, &ports);
-        let mut placed = Placed::default();
+        let functions = devices.values().filter(|device| is_of_present(device));
+        let functions = functions.filter_map(|device| Some((device.bus, device.physical?))).collect();
+        let mut placed = Placed { functions, ..Placed::default() };
         for (device, kind) in wanted {
             let mut above = self.root(device.root, homes[&device.root]);
             for (at, bus) in device.above.iter().enumerate() {

@@ -1,9 +1,10 @@
 //! Ports of network adapters: InfiniBand's class for those that speak verbs, the class of interfaces for the others.
 //!
 //! Invariant: a port is listed once: an interface whose device has ports of verbs is a name of one of those. Interfaces that
-//! are no hardware are listed and marked. Absent: which ports a plan uses.
+//! are no hardware are listed and marked, and so are virtual functions beside the port whose wire they share. Absent: which
+//! ports a plan uses.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use consort_algorithms::hardware::{
     BusId, Hardware, LinkKind, LinkLayer, Nic, NodeId, NodeKind, Port, PortState, is_virtual_name,
@@ -22,8 +23,9 @@ const INTERFACES_MAX: usize = 256;
 /// Adds all ports. `home` is where adapters without a PCI device are put.
 pub(crate) fn add(tree: &Tree, hardware: &mut Hardware, home: Option<NodeId>, placed: &Placed) {
     let Some(host) = hardware.hosts().first().copied() else { return };
-    let mut ports = Ports { tree, hardware, host, home, placed };
+    let mut ports = Ports { tree, hardware, host, home, placed, wires: BTreeMap::new() };
     let interfaces = ports.interfaces();
+    ports.find_wires(&interfaces);
     let with_verbs = ports.verbs(&interfaces);
     for interface in interfaces {
         if !with_verbs.contains(&interface.name) {
@@ -48,6 +50,19 @@ struct Ports<'a> {
     host: NodeId,
     home: Option<NodeId>,
     placed: &'a Placed,
+    /// Per device with virtual functions the one function, itself or a part of it, whose ports stand for its wires.
+    wires: BTreeMap<BusId, BusId>,
+}
+
+/// Whether a path is that of a part of a device (`mlx5_core.sf.2`) that shares its wire.
+fn is_subfunction(path: &str) -> bool {
+    path.split('/').any(|part| part.contains(".sf."))
+}
+
+/// Whether a port is the end of a virtual function or of a part in a switch of the adapter: `pf0vf3`, `c1pf0sf88`.
+fn is_representor(name: &str) -> bool {
+    let after = name.split_once("pf").map(|(_, rest)| rest.trim_start_matches(|c: char| c.is_ascii_digit()));
+    after.is_some_and(|rest| rest.starts_with("vf") || rest.starts_with("sf"))
 }
 
 impl Ports<'_> {
@@ -66,7 +81,11 @@ impl Ports<'_> {
                 break;
             }
             let bus = self.near(&path).or_else(|| self.near(&self.tree.resolve(&format!("{place}/device"))?));
-            let is_virtual = path.contains("/virtual/") || bus.is_none() && is_virtual_name(&name);
+            let switched = self.tree.text(&format!("{place}/phys_port_name")).unwrap_or_default();
+            let is_virtual = path.contains("/virtual/")
+                || bus.is_none() && is_virtual_name(&name)
+                || is_subfunction(&path)
+                || is_representor(&switched);
             // Ports of older drivers share one PCI device, and differ by this number alone.
             let port = self.tree.number(&format!("{place}/dev_port"));
             interfaces.push(Interface { name, bus, is_virtual, port });
@@ -74,14 +93,40 @@ impl Ports<'_> {
         interfaces
     }
 
-    /// The last device of the tree that a path passes.
+    /// The last device of the tree, or part of one, that a path passes.
     fn near(&self, path: &str) -> Option<BusId> {
         let mut buses = path.split('/').rev().filter_map(|part| part.parse::<BusId>().ok());
-        buses.find(|bus| self.placed.nodes.contains_key(bus))
+        buses.find(|bus| self.placed.nodes.contains_key(bus) || self.placed.functions.contains_key(bus))
+    }
+
+    /// Finds which function stands for the wires of each device: the device itself where this process sees a port of it, else its
+    /// first function with one. In a network namespace a function may be all that a process sees.
+    fn find_wires(&mut self, interfaces: &[Interface]) {
+        let of_verbs = self.tree.names(VERBS).into_iter().filter_map(|device| {
+            let path = self.tree.resolve(&format!("{VERBS}/{device}/device"))?;
+            self.near(&path).filter(|_| !is_subfunction(&path))
+        });
+        let of_kernel =
+            interfaces.iter().filter(|interface| !interface.is_virtual).filter_map(|interface| interface.bus);
+        let seen: BTreeSet<BusId> = of_kernel.chain(of_verbs).collect();
+        for bus in seen {
+            let physical = self.placed.functions.get(&bus).copied().unwrap_or(bus);
+            let stands = self.wires.entry(physical).or_insert(bus);
+            if bus == physical {
+                *stands = bus;
+            }
+        }
+    }
+
+    /// Whether the ports of a function share the wire of ports that are listed for it.
+    fn shares_wire(&self, bus: Option<BusId>) -> bool {
+        let wire = |bus: BusId| self.wires.get(self.placed.functions.get(&bus)?).copied();
+        bus.is_some_and(|bus| wire(bus).is_some_and(|stands| stands != bus))
     }
 
     /// The adapter of a PCI device, or one without.
     fn nic(&mut self, bus: Option<BusId>) -> Option<NodeId> {
+        let bus = bus.map(|bus| self.placed.functions.get(&bus).copied().unwrap_or(bus));
         let of_device = bus.and_then(|bus| self.placed.nodes.get(&bus).copied());
         let is_nic = |id: &NodeId| matches!(self.hardware.node(*id).kind, NodeKind::Nic(_));
         if let Some(id) = of_device.filter(is_nic) {
@@ -112,8 +157,9 @@ impl Ports<'_> {
             let place = format!("{VERBS}/{device}");
             let at = self.tree.resolve(&format!("{place}/device"));
             let bus = at.as_deref().and_then(|path| self.near(path));
+            let path = self.tree.resolve(&place).unwrap_or_default();
             let is_virtual =
-                bus.is_none() && self.tree.resolve(&place).is_some_and(|path| path.contains("/virtual/"));
+                bus.is_none() && path.contains("/virtual/") || is_subfunction(&path) || self.shares_wire(bus);
             let Some(nic) = self.nic(bus) else { continue };
             let guid =
                 self.tree.text(&format!("{place}/node_guid")).and_then(|text| self.guid(&place, &text));
@@ -122,7 +168,8 @@ impl Ports<'_> {
                 let place = format!("{place}/ports/{number}");
                 let beside: Vec<&Interface> = interfaces
                     .iter()
-                    .filter(|interface| bus.is_some() && interface.bus == bus && !interface.is_virtual)
+                    .filter(|interface| bus.is_some() && interface.bus == bus)
+                    .filter(|interface| !interface.is_virtual && !is_subfunction(&path))
                     .collect();
                 let is_only = beside.len() == 1;
                 let own = beside.into_iter().filter(|interface| {
@@ -218,7 +265,7 @@ impl Ports<'_> {
 
     fn interface(&mut self, interface: Interface) {
         let place = format!("{INTERFACES}/{}", interface.name);
-        let is_virtual = interface.is_virtual;
+        let is_virtual = interface.is_virtual || self.shares_wire(interface.bus);
         let Some(nic) = self.nic(interface.bus) else { return };
         // -1 is what an interface says that is down or has no speed of its own.
         let speed = self.tree.number::<i64>(&format!("{place}/speed"));

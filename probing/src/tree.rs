@@ -189,7 +189,7 @@ impl Tree {
                 Some((bytes, is_longer))
             }
             // The kernel's answer where a device has no such value.
-            Err(error) if error.raw_os_error() == Some(EINVAL) => None,
+            Err(error) if matches!(error.raw_os_error(), Some(EINVAL | EOPNOTSUPP)) => None,
             Err(error) => {
                 self.trouble(path, &error);
                 None
@@ -282,8 +282,10 @@ impl Tree {
     }
 }
 
-/// What the kernel answers where a device has no such value (`EINVAL`).
+/// What the kernel answers where a device has no such value.
 const EINVAL: i32 = 22;
+/// What it answers where the driver of a device does not know such values.
+const EOPNOTSUPP: i32 = 95;
 
 /// A name as its letters and numbers, so that `cpu10` comes after `cpu9`.
 fn ordered(name: &str) -> (Vec<(String, u64)>, String) {
