@@ -101,7 +101,8 @@ impl Arguments {
         });
         let trees = search::trees(&topology, &options).trees;
         let trees = trees.iter().enumerate().map(|(index, tree)| {
-            let parents: Vec<Option<usize>> = tree.parents.iter().map(|of| of.map(|rank| rank.index())).collect();
+            let parents: Vec<Option<usize>> =
+                tree.parents.iter().map(|of| of.map(|rank| rank.index())).collect();
             Route::tree(format!("tree {index}"), &gpus, &parents)
         });
         rings.chain(trees).collect()

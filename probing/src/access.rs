@@ -74,7 +74,8 @@ pub(crate) fn gpudirect(tree: &Tree, hardware: &Hardware, driver: Option<&str>) 
     let is_new = (kernel.0, kernel.1) >= (5, 12);
     let has_driver = if vendors.contains(&NVIDIA) {
         // Only the open modules of NVIDIA's driver export memory so, since 515.
-        let text = tree.text("proc/driver/nvidia/version").unwrap_or_default();
+        // Containers may lack the file, which says nothing of the modules.
+        let text = tree.text("proc/driver/nvidia/version")?;
         let version = tree.text("sys/module/nvidia/version");
         let version = version.as_deref().or(driver)?;
         text.contains("Open Kernel Module") && numbers(version)?.0 >= 515

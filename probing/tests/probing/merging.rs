@@ -112,9 +112,9 @@ fn what_contradicts_itself_is_a_fault_with_its_device() {
     let gpus = fewer.gpus();
     let id =
         *fewer.touching(gpus[0]).iter().find(|id| fewer.link(**id).kind.joins_gpus()).expect("an NVLink");
-    fewer.set_link(id, LinkKind::NvLink { generation: Some(2), count: 9 }, None, None);
+    fewer.set_link(id, LinkKind::NvLink { generation: Some(3), count: 2 }, None, None);
     let result = merge(&[one.clone(), fewer]);
-    assert!(matches!(result, Err(MergeFault::Differ { field: "the number of links", .. })), "{result:?}");
+    assert!(matches!(result, Err(MergeFault::Differ { field: "the generation", .. })), "{result:?}");
     let empty = Hardware::new("");
     assert_eq!(merge(&[one, empty]), Err(MergeFault::Hosts { source: 1, hosts: 0 }));
 }
@@ -130,4 +130,61 @@ fn what_changes_with_time_is_the_worse_of_both() {
     assert!(merged.warnings().iter().any(|warning| warning == "mlx5_0 is down"), "{:?}", merged.warnings());
     let gpus = merged.gpus();
     assert_eq!(joined(&merged, gpus[1], gpus[2]).len(), 1);
+}
+
+#[test]
+fn what_containers_hide_is_no_contradiction() {
+    let whole = tree("troubled");
+    let sees_all = probe(&whole).hardware;
+    let hidden = |kept: &dyn Fn(&str) -> bool| {
+        let mut part = whole.clone();
+        part.entries.retain(|path, _| kept(path));
+        probe(&part).hardware
+    };
+    let views = [
+        sees_all.clone(),
+        // No ports of switches: only the lower ends of links say what they could be.
+        hidden(&|path| {
+            !path.starts_with("sys/bus/pci/devices/0000:3")
+                && !path.starts_with("sys/bus/pci/devices/0000:b0")
+        }),
+        // Neither what the driver nor what the firmware says.
+        hidden(&|path| !path.starts_with("proc/driver/") && !path.contains("/dmi/")),
+        // No IOMMU.
+        hidden(&|path| !path.starts_with("sys/class/iommu/")),
+        // No domain has a number.
+        hidden(&|path| !path.starts_with("sys/devices/system/") && !path.ends_with("/numa_node")),
+    ];
+    let merged = merge(&views).unwrap_or_else(|fault| panic!("{fault}"));
+    let NodeKind::Host(host) = &merged.node(merged.hosts()[0]).kind else { panic!("a host") };
+    let NodeKind::Host(known) = &sees_all.node(sees_all.hosts()[0]).kind else { panic!("a host") };
+    assert_eq!(
+        (host.iommu, host.gpudirect, host.is_virtual),
+        (known.iommu, known.gpudirect, known.is_virtual)
+    );
+    assert_eq!(merged.gpus().len(), sees_all.gpus().len());
+    assert_eq!(wires(&merged), wires(&sees_all));
+    let backwards: Vec<Hardware> = views.iter().rev().cloned().collect();
+    assert_eq!(merge(&backwards), Ok(merged));
+}
+
+#[test]
+fn a_link_that_goes_down_while_processes_look_is_down() {
+    let one = machine("dgx-1").hardware;
+    let mut later = one.clone();
+    let gpu = later.gpus()[0];
+    let id = *later.touching(gpu).iter().find(|id| later.link(**id).kind.joins_gpus()).expect("an NVLink");
+    let (from, to) = (later.link(id).from, later.link(id).to);
+    later.set_link(id, LinkKind::NvLink { generation: Some(2), count: 1 }, None, None);
+    let merged = merge(&[one.clone(), later.clone()]).expect("one machine");
+    let bus = |id| one.node(id).kind.pci().and_then(|pci| pci.bus);
+    let same = |wanted| {
+        merged
+            .gpus()
+            .into_iter()
+            .find(|id| merged.node(*id).kind.pci().and_then(|pci| pci.bus) == bus(wanted))
+    };
+    let ends = (same(from).expect("a GPU"), same(to).expect("a GPU"));
+    assert_eq!(joined(&merged, ends.0, ends.1), [LinkKind::NvLink { generation: Some(2), count: 1 }]);
+    assert_eq!(merge(&[later, one]), Ok(merged));
 }

@@ -4,7 +4,7 @@
 
 use std::fmt::Debug;
 
-use super::super::{Lanes, Link, LinkKind, Node, NodeKind, Pci, Port, PortState};
+use super::super::{GpuDirect, Iommu, Lanes, Link, LinkKind, Node, NodeKind, Pci, Port, PortState};
 use super::{Key, LinkKey, MergeFault};
 
 /// Keys of what a process may use, which is its own.
@@ -54,6 +54,11 @@ fn lesser<T: Ord + Copy>(known: &mut Option<T>, other: Option<T>) {
     };
 }
 
+/// Of two values the one that comes first in `order`, which has the worst in front.
+fn worse<T: PartialEq + Copy>(known: &mut Option<T>, other: Option<T>, order: &[T]) {
+    *known = order.iter().copied().find(|value| [*known, other].contains(&Some(*value)));
+}
+
 fn lesser_lanes(known: &mut Lanes, other: Lanes) {
     lesser(&mut known.generation, other.generation);
     lesser(&mut known.width, other.width);
@@ -71,9 +76,14 @@ pub(super) fn merge_node(key: &Key, known: &mut Node, other: &Node, source: usiz
             }
             sides.agree("the hash", &mut known.hash, &other.hash)?;
             sides.agree("the product", &mut known.model, &other.model)?;
-            sides.agree("that it is virtual", &mut known.is_virtual, &other.is_virtual)?;
-            sides.agree("the IOMMU", &mut known.iommu, &other.iommu)?;
-            sides.agree("GPUDirect", &mut known.gpudirect, &other.gpudirect)?;
+            // Files that say it are hidden from some containers, and modules are loaded while processes look.
+            known.is_virtual = known.is_virtual.max(other.is_virtual);
+            worse(&mut known.iommu, other.iommu, &[Iommu::Translates, Iommu::PassesThrough, Iommu::Off]);
+            worse(
+                &mut known.gpudirect,
+                other.gpudirect,
+                &[GpuDirect::None, GpuDirect::PeerMemory, GpuDirect::DmaBuf],
+            );
         }
         (NodeKind::Numa(known), NodeKind::Numa(other)) => {
             sides.agree("the CPUs", &mut known.cpus, &other.cpus)?;
@@ -170,15 +180,16 @@ pub(super) fn merge_link(
             LinkKind::NvLink { generation, count: one },
             LinkKind::NvLink { generation: other_generation, count: other },
         ) => {
-            count(*one, *other)?;
+            // Links go down while processes look.
+            *one = (*one).min(*other);
             sides.agree("the generation", generation, other_generation)?;
         }
         (LinkKind::Xgmi { count: one }, LinkKind::Xgmi { count: other })
         | (LinkKind::C2c { count: one }, LinkKind::C2c { count: other }) => count(*one, *other)?,
         (LinkKind::Pcie { now, best }, LinkKind::Pcie { now: other_now, best: other_best }) => {
             lesser_lanes(now, *other_now);
-            sides.agree("the best generation", &mut best.generation, &other_best.generation)?;
-            sides.agree("the best width", &mut best.width, &other_best.width)?;
+            // A process that does not see the upper end knows what the lower end could do alone.
+            lesser_lanes(best, *other_best);
         }
         (LinkKind::Socket { distance }, LinkKind::Socket { distance: other }) => {
             sides.agree("the distance", distance, other)?;

@@ -168,8 +168,8 @@ pub fn merge(sources: &[Hardware]) -> Result<Hardware, MergeFault> {
 struct Merger {
     nodes: BTreeMap<Key, Node>,
     links: BTreeMap<LinkKey, Link>,
-    /// The link of the tree that each node is below.
-    places: BTreeMap<Key, LinkKey>,
+    /// Of each node that is below another the link that leads up.
+    above: BTreeMap<Key, LinkKey>,
     /// What each source numbers its GPUs.
     indices: BTreeMap<Key, BTreeSet<Option<u32>>>,
     /// Addresses by identities of GPUs.
@@ -228,11 +228,11 @@ impl Merger {
         let is_tree = link.kind.is_of_tree();
         let (from, to) = if is_tree || from <= to { (from, to) } else { (to, from) };
         if is_tree
-            && let Some(before) = self.places.get(to).cloned()
+            && let Some(before) = self.above.get(to).cloned()
             && (&before.0, before.2) != (from, link.kind.word())
         {
             // A place that says nothing gives way to one that does.
-            let is_better = |one: &Key, other: &Key| says_less(other) && !says_less(one);
+            let is_better = |one: &Key, other: &Key| says(one) > says(other);
             if is_better(&before.0, from) {
                 return Ok(());
             }
@@ -247,11 +247,11 @@ impl Merger {
             self.links.remove(&before);
         }
         let key = (from.clone(), to.clone(), link.kind.word());
-        if is_tree {
-            self.places.insert(to.clone(), key.clone());
-        }
         match self.links.get_mut(&key) {
             None => {
+                if is_tree {
+                    self.above.insert(to.clone(), key.clone());
+                }
                 self.links.insert(key, link);
                 Ok(())
             }
@@ -365,9 +365,14 @@ fn unseen(node: &Node) -> Vec<(BusId, u32, Option<u8>)> {
     text.split(',').filter_map(link).collect()
 }
 
-/// Whether a place in the tree is where a probe puts what has none: directly below memory.
-fn says_less(above: &Key) -> bool {
-    matches!(above, Key::NoNuma | Key::Numa(_)) || is_adapter_without_place(above)
+/// How much a place in the tree says: directly below memory is where a probe puts what has none.
+fn says(above: &Key) -> u8 {
+    match above {
+        Key::NoNuma => 0,
+        Key::Numa(_) => 1,
+        _ if is_adapter_without_place(above) => 1,
+        _ => 2,
+    }
 }
 
 /// An adapter that is known by its port alone, since its source does not see its PCI device.
