@@ -147,7 +147,9 @@ struct FabricInfo {
     cluster: [u8; 16],
     status: c_uint,
     clique: c_uint,
-    state: c_uint,
+    state: u8,
+    /// The library need not write it.
+    padding: [u8; 3],
     health: c_uint,
     summary: c_uint,
 }
@@ -155,7 +157,7 @@ struct FabricInfo {
 /// Bytes of the second version, and its number in the library's form.
 const FABRIC_V2: c_uint = 36 | 2 << 24;
 /// `NVML_GPU_FABRIC_STATE_COMPLETED`.
-const JOINED: c_uint = 3;
+const JOINED: u8 = 3;
 
 impl Live {
     /// Opens the library: the one at `path`, or the system's.

@@ -62,7 +62,8 @@ struct FabricInfo {
     cluster: [u8; 16],
     status: Status,
     clique: c_uint,
-    state: c_uint,
+    state: u8,
+    padding: [u8; 3],
     health: c_uint,
 }
 
@@ -279,6 +280,8 @@ exports! {
         value.state = state.parse().map_err(|_| UNKNOWN)?;
         value.clique = clique.parse().map_err(|_| UNKNOWN)?;
         (value.status, value.health) = (SUCCESS, 0);
+        // What stands in padding means nothing.
+        value.padding = [0xa5; 3];
         put(info, value)
     }
 
