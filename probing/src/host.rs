@@ -97,7 +97,9 @@ pub(crate) fn host(tree: &Tree, cpu: &Cpu) -> Host {
         || tree.exists("sys/hypervisor/type")
         || ["QEMU", "Amazon EC2", "Google", "Xen", "VMware", "KVM", "OpenStack"]
             .iter()
-            .any(|known| vendor.contains(known));
+            .any(|known| vendor.contains(known))
+        // Hyper-V, whose guests on ARM say it nowhere else: the vendor makes laptops as well.
+        || dmi("product_name").as_deref() == Some("Virtual Machine");
     Host {
         hash: (digits.len() == 16).then(|| format!("0x{digits}")),
         model: dmi("product_name").or_else(|| {

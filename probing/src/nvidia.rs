@@ -121,8 +121,10 @@ impl Asked<'_> {
             match self.library.is_link_up(gpu, link) {
                 Ok(true) => links.extend(self.up(gpu, link, sm)),
                 Ok(false) => down += 1,
-                // Links end where the library has no more of them; a GPU without any has none.
-                Err(NoAnswer::NoSuch | NoAnswer::NotSupported) => return (links, down, true),
+                // A board may lack some of its model's links, those with low numbers as well.
+                Err(NoAnswer::NotSupported) => {}
+                // Links end where the library has no more of them.
+                Err(NoAnswer::NoSuch) => return (links, down, true),
                 Err(error) => {
                     self.note(&format!("the state of link {link}"), gpu, error.to_string());
                     return (links, down, false);

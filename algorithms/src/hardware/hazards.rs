@@ -18,7 +18,33 @@ impl Hardware {
         for gpu in self.gpus() {
             self.warn_of_gpu(gpu, found);
         }
+        self.warn_of_links_that_are_down(found);
         self.warn_of_fabrics(found);
+    }
+
+    /// Links that should be up. Boards without a bridge have links that lead nowhere, each of its model as many: a link is missed where
+    /// siblings have more, or where links lead to NVSwitches, to which boards have all of theirs.
+    fn warn_of_links_that_are_down(&self, found: &mut Found) {
+        for host in self.hosts() {
+            let gpus = self.gpus_of(host);
+            let down = |id: &NodeId| {
+                let text = self.node(*id).extra.get("probe.nvlinks_down");
+                text.and_then(|text| text.parse::<u32>().ok()).unwrap_or(0)
+            };
+            let least = gpus.iter().map(down).min().unwrap_or(0);
+            for id in gpus {
+                let is_switched = self.touching(id).iter().any(|link| {
+                    let other = self.link(*link).other(id);
+                    matches!(self.node(other).kind, NodeKind::NvSwitch(_))
+                });
+                let down = down(&id);
+                if down > least || down > 0 && is_switched {
+                    let (links, are) = if down == 1 { ("NVLink", "is") } else { ("NVLinks", "are") };
+                    let subject = format!("{down} {links} of {}", found.titles.of(self, id));
+                    found.named(self, id, subject, format!(" {are} down"));
+                }
+            }
+        }
     }
 
     fn gpus_of(&self, host: NodeId) -> Vec<NodeId> {
@@ -66,10 +92,6 @@ impl Hardware {
         let extra = &self.node(id).extra;
         if extra.get("probe.mig").is_some_and(|mode| mode == "on") {
             found.about(self, id, " is split by MIG: its instances have neither NVLink nor peers".into());
-        }
-        if let Some(down) = extra.get("probe.nvlinks_down") {
-            let subject = format!("{down} NVLinks of {}", found.titles.of(self, id));
-            found.named(self, id, subject, " are down".into());
         }
         if extra.get("probe.fabric_joined").is_some_and(|joined| joined == "no") {
             let rest = " has not joined its NVLink domain: see nvidia-smi -q (Fabric) and the fabric manager";

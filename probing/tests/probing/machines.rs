@@ -252,3 +252,66 @@ fn ends_of_a_link_that_differ_are_the_smaller_number_and_a_note() {
         "{notes:?}"
     );
 }
+
+#[test]
+fn links_that_lead_nowhere_by_design_are_no_warning() {
+    // Boards on PCIe have the links of their model, and no bridge: all of them are down on each.
+    let mut tree = machines::tree("troubled");
+    let script = tree.text(machines::ANSWERS).expect("answers").to_owned();
+    let lines = script.lines().filter(|line| !line.contains("NvLinkState") && !line.contains("NvLinkRemote"));
+    let lines: Vec<&str> = lines.chain(["nvmlDeviceGetNvLinkState * * = !2"]).collect();
+    let down: Vec<String> = (0..4)
+        .flat_map(|gpu| (0..12).map(move |link| format!("nvmlDeviceGetNvLinkState {gpu} {link} = 0")))
+        .collect();
+    tree.put(machines::ANSWERS, format!("{}\n{}", lines.join("\n"), down.join("\n")));
+    let hardware = probe(&tree).hardware;
+    assert_eq!(hardware.node(hardware.gpus()[0]).extra["probe.nvlinks_down"], "12");
+    let warnings = hardware.warnings();
+    assert!(!warnings.iter().any(|warning| warning.contains("are down")), "{warnings:#?}");
+    // Links to NVSwitches are all there, on one GPU as well.
+    let mut tree = machines::tree("container");
+    let script = tree.text(machines::ANSWERS).expect("answers").to_owned();
+    let script = script.replace("nvmlDeviceGetNvLinkState 0 17 = 1", "nvmlDeviceGetNvLinkState 0 17 = 0");
+    tree.put(machines::ANSWERS, script);
+    let warnings = probe(&tree).hardware.warnings();
+    assert!(warnings.iter().any(|warning| warning == "1 NVLink of GPU 0 is down"), "{warnings:#?}");
+}
+
+#[test]
+fn links_behind_one_that_a_board_lacks_are_found() {
+    let mut tree = machines::tree("dgx-1");
+    let script = tree.text(machines::ANSWERS).expect("answers").to_owned();
+    let whole = probe(&tree).hardware;
+    let state = |gpu: u32, link: u32| format!("nvmlDeviceGetNvLinkState {gpu} {link} = 1");
+    let mut lacking = script.clone();
+    for gpu in 0..8 {
+        lacking = lacking.replace(&state(gpu, 0), &format!("nvmlDeviceGetNvLinkState {gpu} 0 = !3"));
+    }
+    assert_ne!(lacking, script);
+    tree.put(machines::ANSWERS, lacking);
+    let fewer = probe(&tree).hardware;
+    let count = |hardware: &consort_algorithms::hardware::Hardware| {
+        hardware.links().iter().filter(|link| matches!(link.kind, LinkKind::NvLink { .. })).count()
+    };
+    assert!(count(&fewer) + 4 >= count(&whole) && count(&fewer) > 0, "{fewer}");
+    assert!(fewer.gpus().iter().all(|id| fewer.gpu(*id).is_some_and(|gpu| gpu.links_known)));
+}
+
+#[test]
+fn a_guest_on_arm_says_what_it_is_by_its_product() {
+    let mut tree = machines::tree("gb200-nvl72");
+    let is_virtual = |tree: &machines::Tree| match &probe(tree)
+        .hardware
+        .node(consort_algorithms::hardware::NodeId(0))
+        .kind
+    {
+        NodeKind::Host(host) => host.is_virtual,
+        _ => panic!("the first node is the host"),
+    };
+    assert_eq!(is_virtual(&tree), Some(false));
+    tree.put("sys/class/dmi/id/sys_vendor", "Microsoft Corporation");
+    tree.put("sys/class/dmi/id/product_name", "Surface Laptop");
+    assert_eq!(is_virtual(&tree), Some(false));
+    tree.put("sys/class/dmi/id/product_name", "Virtual Machine");
+    assert_eq!(is_virtual(&tree), Some(true));
+}
