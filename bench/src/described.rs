@@ -8,7 +8,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use consort::planning::hardware::exchange::{self, BYTES_MAX, Content, Note};
-use consort::planning::hardware::{Hardware, LinkKind, Network, Rates, Wires};
+use consort::planning::hardware::{Hardware, LinkKind, NVIDIA, Network, NodeKind, Rates, Wires};
 use consort::planning::probing::{Live, Management, Probe, Recorded};
 use consort::planning::{Topology, read_topology};
 
@@ -100,6 +100,13 @@ fn recorded(path: &Path) -> Result<Recorded, Failure> {
     Recorded::read(&text).map_err(|error| named(error.to_string()))
 }
 
+/// What to say where NVML does not open: a machine without GPUs of NVIDIA has no such library, which is nothing to mention.
+fn unanswered(hardware: &Hardware, why: &str) -> Option<String> {
+    let of_nvidia = |kind: &NodeKind| matches!(kind, NodeKind::Gpu(gpu) if gpu.pci.vendor == Some(NVIDIA));
+    let has_gpu = hardware.nodes().iter().any(|node| of_nvidia(&node.kind));
+    has_gpu.then(|| format!("NVML does not open, so that NVLinks are not known: {why}"))
+}
+
 /// A graph of ranks.
 pub(crate) struct Graph {
     pub(crate) topology: Topology,
@@ -126,6 +133,7 @@ impl Reading {
             let (hardware, notes) = self.hardware(path)?;
             return Ok((hardware, notes.iter().map(Note::to_string).collect()));
         }
+        let mut no_library = None;
         let probed = match &source.root {
             Some(root) => {
                 let answers = root.join(ANSWERS);
@@ -140,13 +148,13 @@ impl Reading {
                 library.into_iter().fold(Probe::below(root), Probe::with).run()
             }
             None => {
-                // A machine without GPUs of NVIDIA has no such library, which is nothing to mention.
-                let live = Live::open(None).ok();
+                let live = Live::open(None).map_err(|error| no_library = Some(error.to_string())).ok();
                 let library = live.as_ref().map(|live| live as &dyn Management);
                 library.into_iter().fold(Probe::below(Path::new("/")), Probe::with).run()
             }
         };
-        let notes = probed.notes.iter().map(ToString::to_string).collect();
+        let mut notes: Vec<String> = probed.notes.iter().map(ToString::to_string).collect();
+        notes.extend(no_library.and_then(|why| unanswered(&probed.hardware, &why)));
         Ok((self.completed(probed.hardware)?, notes))
     }
 
@@ -216,5 +224,24 @@ impl Reading {
                 "{name} has rings and trees, and no machine; give the topology that it is of"
             ))),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_does_not_open_is_mentioned_where_it_would_have_something_to_say() {
+        let machine = |vendor: &str| {
+            let text = format!(
+                "hardware\nhost h\nnuma n on=h number=0\ngpu g on=h bus=0000:17:00.0 class=0x030200 vendor={vendor}\nlink h n local\n\
+                 link n g pcie\n"
+            );
+            exchange::read_hardware(text.as_bytes()).expect("a machine").0
+        };
+        let note = unanswered(&machine("0x10de"), "driver and library differ").expect("a note");
+        assert!(note.contains("driver and library differ"), "{note}");
+        assert_eq!(unanswered(&machine("0x1002"), "no such file"), None);
     }
 }

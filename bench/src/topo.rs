@@ -17,7 +17,8 @@ use crate::inventory;
 use crate::matrix::Devices;
 use crate::planned;
 
-/// The most GPUs for which bounds are worked out: those of larger machines take minutes where boxes differ.
+/// The most GPUs for which bounds are worked out, and rings and trees are drawn: those of larger machines take minutes where boxes
+/// differ, and a drawing has no room for them.
 const BOUND_RANKS_MAX: u32 = 64;
 
 /// Says what is in a machine: its GPUs, network ports, NUMA domains and NVSwitches, the kinds of the paths between them in NCCL's words
@@ -92,6 +93,9 @@ impl Arguments {
     /// The rings and trees between a machine's GPUs, for a drawing.
     fn routes(&self, hardware: &Hardware) -> Vec<Route> {
         let gpus = hardware.gpus();
+        if gpus.len() > BOUND_RANKS_MAX as usize {
+            return Vec::new();
+        }
         let Ok(Graph { topology, .. }) = self.reading.graph(hardware) else { return Vec::new() };
         let options = search::Options::default();
         let rings = search::rings(&topology, &options).rings;
@@ -236,6 +240,10 @@ mod tests {
         assert!(arguments.text(&hardware).contains("all_gather: 50.00 "), "{}", arguments.text(&hardware));
         let message = run("--assume toaster").expect_err("there is none").message;
         assert!(message.contains("toaster") && message.contains("dgx-a100"), "{message}");
+        assert!(!arguments.routes(&hardware).is_empty());
+        // There is no room for rings of 66 GPUs, and those of thousands take minutes.
+        let (arguments, hardware) = run("--boxes 33 --network flat --wires fastest").expect("boxes");
+        assert_eq!((hardware.gpus().len(), arguments.routes(&hardware)), (66, Vec::new()));
         assert!(run("--rates fast").is_err() && run("--network star").is_err() && run("--boxes 0").is_err());
     }
 }
