@@ -21,6 +21,9 @@ use crate::planned;
 /// differ, and a drawing has no room for them.
 const BOUND_RANKS_MAX: u32 = 64;
 
+/// As many rings stand before the trees of a drawing, which shows a dozen of both.
+const RINGS_FIRST: usize = 6;
+
 /// Says what is in a machine: its GPUs, network ports, NUMA domains and NVSwitches, the kinds of the paths between them in NCCL's words
 /// with their narrowest link, the algorithm bandwidth that no schedule can exceed, and what a person should look at.
 ///
@@ -98,10 +101,18 @@ impl Arguments {
         }
         let Ok(Graph { topology, .. }) = self.reading.graph(hardware) else { return Vec::new() };
         let options = search::Options::default();
-        let rings = search::rings(&topology, &options).rings;
-        let rings = rings.iter().enumerate().map(|(index, ring)| {
+        // Rings that differ in what they carry alone are one.
+        let mut alike: Vec<(Vec<NodeId>, Vec<String>)> = Vec::new();
+        for (ring, number) in search::rings(&topology, &options).rings.iter().zip(0..) {
             let nodes: Vec<NodeId> = ring.order.iter().map(|rank| gpus[rank.index()]).collect();
-            Route::ring(format!("ring {index}"), &nodes)
+            match alike.iter_mut().find(|(known, _)| *known == nodes) {
+                Some((_, numbers)) => numbers.push(number.to_string()),
+                None => alike.push((nodes, vec![number.to_string()])),
+            }
+        }
+        let rings = alike.iter().map(|(nodes, numbers)| {
+            let word = if numbers.len() == 1 { "ring" } else { "rings" };
+            Route::ring(format!("{word} {}", numbers.join(", ")), nodes)
         });
         let trees = search::trees(&topology, &options).trees;
         let trees = trees.iter().enumerate().map(|(index, tree)| {
@@ -109,7 +120,10 @@ impl Arguments {
                 tree.parents.iter().map(|of| of.map(|rank| rank.index())).collect();
             Route::tree(format!("tree {index}"), &gpus, &parents)
         });
-        rings.chain(trees).collect()
+        // A drawing shows the first: some of both.
+        let mut rings: Vec<Route> = rings.collect();
+        let rest = rings.split_off(rings.len().min(RINGS_FIRST));
+        rings.into_iter().chain(trees).chain(rest).collect()
     }
 
     fn text(&self, hardware: &Hardware) -> String {
@@ -240,7 +254,14 @@ mod tests {
         assert!(arguments.text(&hardware).contains("all_gather: 50.00 "), "{}", arguments.text(&hardware));
         let message = run("--assume toaster").expect_err("there is none").message;
         assert!(message.contains("toaster") && message.contains("dgx-a100"), "{message}");
-        assert!(!arguments.routes(&hardware).is_empty());
+        let routes = arguments.routes(&hardware);
+        let is_drawn = |word: &str| routes.iter().filter(|route| route.name.starts_with(word)).count() > 0;
+        assert!(is_drawn("ring") && is_drawn("tree"), "{routes:?}");
+        let rings: Vec<_> = routes.iter().filter(|route| route.name.starts_with("ring")).collect();
+        let mut hops: Vec<_> = rings.iter().map(|ring| &ring.hops).collect();
+        hops.sort();
+        hops.dedup();
+        assert_eq!(hops.len(), rings.len(), "a ring is drawn twice: {routes:?}");
         // There is no room for rings of 66 GPUs, and those of thousands take minutes.
         let (arguments, hardware) = run("--boxes 33 --network flat --wires fastest").expect("boxes");
         assert_eq!((hardware.gpus().len(), arguments.routes(&hardware)), (66, Vec::new()));
