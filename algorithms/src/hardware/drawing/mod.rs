@@ -42,7 +42,7 @@ impl Route {
         Route { name: name.into(), hops }
     }
 
-    /// A tree over these, from the root outwards; each has the place of its parent among them, and the root has none.
+    /// A tree over these, each hop from a parent to its child; each has the place of its parent among them, and the root has none.
     ///
     /// # Panics
     ///

@@ -97,12 +97,18 @@ fn label(painter: &Painter<'_>, node: NodeId) -> String {
     }
 }
 
+/// The node to which no hop leads, whatever the order of the hops.
+fn root(route: &Route) -> Option<NodeId> {
+    let reached: BTreeSet<NodeId> = route.hops.iter().map(|(_, to)| *to).collect();
+    ends(route).find(|node| !reached.contains(node))
+}
+
 /// The order of a route where each hop begins at the end of the one before it; otherwise its root.
 fn words(painter: &Painter<'_>, route: &Route) -> String {
     let Some((first, _)) = route.hops.first() else { return String::new() };
     let is_chain = route.hops.windows(2).all(|pair| pair[0].1 == pair[1].0);
     if !is_chain {
-        return format!("from {}", label(painter, *first));
+        return format!("from {}", label(painter, root(route).unwrap_or(*first)));
     }
     let rest = route.hops.iter().map(|(_, to)| *to).filter(|to| to != first);
     let nodes = [*first].into_iter().chain(rest).take(NODES_MAX);
@@ -118,4 +124,19 @@ fn arrow(painter: &mut Painter<'_>, from: [f64; 2], to: [f64; 2], color: &str) {
     let tip = [from[0] + dx * 0.56 + ux * 3.0, from[1] + dy * 0.56 + uy * 3.0];
     let back = |side: f64| [tip[0] - ux * 8.0 - uy * side, tip[1] - uy * 8.0 + ux * side];
     painter.canvas.path(&[back(3.6), tip, back(-3.6)], &format!("fill=\"{color}\""));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_root_of_a_tree_is_where_no_hop_leads_to() {
+        let nodes: Vec<NodeId> = (0..4).map(NodeId).collect();
+        // From 2 to 3 to 0 to 1: the first hop is that to 0.
+        let tree = Route::tree("tree", &nodes, &[Some(3), Some(0), None, Some(2)]);
+        assert_eq!(tree.hops[0].0, NodeId(3));
+        assert_eq!(root(&tree), Some(NodeId(2)));
+        assert_eq!(root(&Route::ring("ring", &nodes)), None);
+    }
 }
