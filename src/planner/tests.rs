@@ -287,6 +287,12 @@ fn what_is_found_on_a_machine_is_a_candidate_where_links_justify_it() {
         let seconds = one.price(algorithm, Collective::AllReduce, 256 << 20);
         assert!(f64::from(256 << 20) / seconds <= 257.15e9, "{algorithm}: {seconds}");
     }
+    // Rings that need as many channels as there may be, and ranks of which these have too many messages.
+    for name in ["dgx-h100:3", "dgx-h100:4"] {
+        let names: Vec<&str> =
+            found(&planning(name), Collective::AllReduce).iter().map(|of| of.family().name()).collect();
+        assert!(names.iter().any(|of| of.starts_with("rings-")), "{name}: {names:?}");
+    }
     // Plans of rooted collectives count ranks from the root.
     assert!(found(&boxes, Collective::Broadcast).is_empty());
     for name in ["host:8", "tcp:4x2", "tcp:2x1"] {

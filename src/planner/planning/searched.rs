@@ -14,8 +14,6 @@ use consort_settings::options::SLOTS;
 
 /// The most ranks for which what is found is offered: all its messages are simulated and proved.
 const RANKS_MAX: u32 = 32;
-/// The most messages of a schedule that is offered.
-const MESSAGES_MAX: usize = 1 << 14;
 
 /// Nanoseconds in which a byte is folded where it is not a processor's core that does it; cores take 0.1 in the profiles. Where
 /// cores move every byte, they and not the links are what channels share.
@@ -65,7 +63,6 @@ impl Planning {
                 let by_trees = trees.schedule(collective);
                 found.extend(by_trees.map(|schedule| (schedule, trees.total().value(), TREES_PATIENCE)));
             }
-            found.retain(|(schedule, ..)| schedule.messages() <= MESSAGES_MAX);
             let proved = |(schedule, bytes_s, patience)| {
                 let imported = Imported::new(schedule, &LowerOptions { slots: SLOTS }).ok()?;
                 Some(Found { algorithm: Algorithm::Imported(imported), bytes_s, patience })
