@@ -35,7 +35,7 @@ pub struct Options {
     /// The most rings.
     pub rings_max: usize,
     /// The most steps: one is a rank that a ring might go to next, or an exchange between rings. Fewer are taken where boxes have
-    /// fewer than 16 ranks.
+    /// fewer than 16 ranks, or more than some thousand links.
     pub steps: u64,
 }
 
@@ -47,6 +47,8 @@ impl Default for Options {
 
 /// Steps for each ordered pair of ranks of a box, at most.
 const STEPS_PAIR: u64 = 125;
+/// Links and nodes that all steps together look at, at most: a step may look at each of them.
+const LOOKS_MAX: u64 = 1 << 25;
 
 /// The most ranks of a box, and of a machine that is no boxes with a network between them, in which rings are searched.
 pub const BOX_RANKS_MAX: u32 = 64;
@@ -67,7 +69,8 @@ pub struct Ring {
 pub struct Rings {
     /// The fastest first.
     pub rings: Vec<Ring>,
-    /// Bytes a second that no rings through all ranks exceed together: the smallest cut.
+    /// Bytes a second that no rings through all ranks exceed together: the smallest cut, and over boxes the smallest cut of any
+    /// box with all that is outside as one rank. What a network between boxes narrows is not in it.
     pub limit: Ratio,
 }
 
@@ -95,6 +98,12 @@ impl Rings {
         };
         self.total().checked_mul(part)
     }
+}
+
+/// The steps of a search in these parts.
+fn steps_of(options: &Options, parts: &[Part]) -> u64 {
+    let size = parts.iter().map(|part| part.nodes + part.links.len()).max().unwrap_or(0) as u64;
+    options.steps.min(LOOKS_MAX / size.max(1))
 }
 
 /// A speed in whole units, as all speeds of rings are.
@@ -131,7 +140,7 @@ pub fn rings(topology: &Topology, options: &Options) -> Rings {
     let limit_units = limit.numerator() * UNITS / limit.denominator();
     let rings_max = options.rings_max.max(1);
     let largest = graphs.iter().map(|graph| graph.ranks() as u64).max().unwrap_or(0);
-    let steps = options.steps.min(STEPS_PAIR * largest * largest);
+    let steps = steps_of(options, &layout.classes).min(STEPS_PAIR * largest * largest);
     let mut stages = Stages { graphs: &graphs, limit: limit_units, rings_max, steps };
     let found = stages.run();
     let mut whole = compose::compose(topology, &layout, &found.rings);
@@ -188,7 +197,7 @@ pub fn trees(topology: &Topology, options: &Options) -> Trees {
     let limit = smallest_cut(part).unwrap_or(Ratio::ZERO);
     let graph = Graph::new(part);
     let limit_units = limit.numerator() * UNITS / limit.denominator();
-    let (trees_max, steps) = (options.rings_max.max(1), options.steps);
+    let (trees_max, steps) = (options.rings_max.max(1), steps_of(options, &layout.classes));
     let found = trees::Trees { graph: &graph, limit: limit_units, trees_max, steps }.run();
     let global = |way: &[u32]| way.iter().map(|link| links[*link as usize]).collect();
     let tree = |tree: trees::Grown| Tree {
@@ -230,4 +239,20 @@ fn smallest_cut(part: &Part) -> Option<Ratio> {
     }
     let bound = bounds::bound(&topology, Collective::Broadcast, &bounds::Options::default());
     bound.ok().map(|bound| bound.rate)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_fewer_where_each_looks_at_many_links() {
+        let part = |links: usize| Part { nodes: 8, links: vec![(0, 1); links], ..Part::default() };
+        let options = Options::default();
+        assert_eq!(steps_of(&options, &[part(56)]), options.steps, "a mesh of 8");
+        assert_eq!(steps_of(&options, &[part(1000)]), options.steps);
+        let many = steps_of(&options, &[part(56), part(100_000)]);
+        assert!(many > 0 && many * 100_000 <= LOOKS_MAX, "{many}");
+        assert_eq!(steps_of(&options, &[]), options.steps);
+    }
 }

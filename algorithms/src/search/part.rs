@@ -3,6 +3,9 @@
 //! Invariant: a route passes no rank, so that what a rank forwards is counted as its own. Each link, and each limit of a
 //! rank, has one capacity that all routes share. Absent: which links of the machine these are (see `layout`).
 
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+
 /// Units of speed in a byte a second: shares of a bandwidth by 1 to 16 rings, and by some more, are whole numbers of units.
 pub(super) const UNITS: u128 = 720_720;
 
@@ -17,6 +20,15 @@ pub(super) struct Part {
     pub(super) links: Vec<(u32, u32)>,
     /// Units a second of each link; behind them, for each rank, of all that leaves it and of all that enters it.
     pub(super) capacity: Vec<u128>,
+}
+
+/// The most different widths of links from which speeds are made: those of the widest.
+const WIDTHS_MAX: usize = 256;
+
+/// The widths of links and their halves, thirds and quarters, in any order and perhaps several times.
+pub(super) fn speeds_of(widths: impl Iterator<Item = u128>) -> impl Iterator<Item = u128> {
+    let widths: BTreeSet<u128> = widths.collect();
+    widths.into_iter().rev().take(WIDTHS_MAX).flat_map(|width| (1..=4).map(move |share| width / share))
 }
 
 /// What no limit bounds.
@@ -144,28 +156,29 @@ impl<'a> Graph<'a> {
     /// ranks.
     pub(super) fn widths(&self, left: &[u128], source: u32) -> Vec<(u128, u128)> {
         let mut width = vec![0u128; self.part.nodes];
-        let mut is_done = vec![false; self.part.nodes];
         let mut direct = vec![0u128; self.part.ranks];
-        let mut widen = |node: usize, from: u128, width: &mut [u128]| {
+        // The widest node first, the first of equally wide ones.
+        let mut open: BinaryHeap<(u128, Reverse<usize>)> = BinaryHeap::new();
+        let mut widen = |node: usize, from: u128, open: &mut BinaryHeap<(u128, Reverse<usize>)>| {
             for &link in &self.leaving[node] {
                 let to = self.part.links[link as usize].1 as usize;
                 let through = from.min(left[link as usize]);
                 if node == source as usize && to < self.part.ranks {
                     direct[to] += through;
-                } else {
-                    width[to] = width[to].max(through);
+                } else if through > width[to] {
+                    width[to] = through;
+                    if to >= self.part.ranks {
+                        open.push((through, Reverse(to)));
+                    }
                 }
             }
         };
-        widen(source as usize, UNLIMITED, &mut width);
-        loop {
-            let others =
-                (self.part.ranks..self.part.nodes).filter(|node| !is_done[*node] && width[*node] > 0);
-            let Some(node) = others.max_by_key(|node| (width[*node], std::cmp::Reverse(*node))) else {
-                break;
-            };
-            is_done[node] = true;
-            widen(node, width[node], &mut width);
+        widen(source as usize, UNLIMITED, &mut open);
+        let mut is_done = vec![false; self.part.nodes];
+        while let Some((from, Reverse(node))) = open.pop() {
+            if !std::mem::replace(&mut is_done[node], true) {
+                widen(node, from, &mut open);
+            }
         }
         (0..self.part.ranks).map(|rank| (direct[rank], width[rank])).collect()
     }

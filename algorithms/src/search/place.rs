@@ -131,6 +131,9 @@ pub(super) fn pack(
 ) -> Vec<Placed> {
     let mut best = Vec::new();
     for try_number in 0..TRIES {
+        if *steps == 0 {
+            break;
+        }
         let mut rest = left.to_vec();
         let found = walks(graph, &mut rest, speed, count, try_number, steps);
         if found.len() > best.len() {
@@ -145,7 +148,7 @@ pub(super) fn pack(
                 best = found;
             }
         }
-        if best.len() == count || *steps == 0 {
+        if best.len() == count {
             break;
         }
     }

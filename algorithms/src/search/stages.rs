@@ -3,7 +3,7 @@
 //! Invariant: the rings of all classes of boxes are as many and as fast, so that ring `i` of each box joins ring `i` of the
 //! next. Speeds are compared in whole units. Absent: where rings run (see `place`).
 
-use super::part::{Graph, Placed, UNITS};
+use super::part::{Graph, Placed, UNITS, speeds_of};
 use super::place::pack;
 
 /// Speeds that are tried in a stage, at most.
@@ -75,10 +75,7 @@ impl Stages<'_> {
         for (graph, left) in self.graphs.iter().zip(&state.left) {
             let at_rank = |ends: &(u32, u32)| (ends.0.min(ends.1) as usize) < graph.ranks();
             let links = graph.part.links.iter().zip(left).filter(|(ends, _)| at_rank(ends));
-            let mut widths: Vec<u128> = links.map(|(_, left)| *left).collect();
-            widths.sort_unstable();
-            widths.dedup();
-            speeds.extend(widths.iter().flat_map(|width| (1..=4).map(move |share| width / share)));
+            speeds.extend(speeds_of(links.map(|(_, left)| *left)));
         }
         speeds.retain(|speed| (1..=open).contains(speed));
         speeds.sort_unstable();

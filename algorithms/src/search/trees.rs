@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 
-use super::part::{Graph, UNITS};
+use super::part::{Graph, UNITS, speeds_of};
 
 /// Beginnings of a packing, at most.
 const TRIES: usize = 3;
@@ -51,10 +51,7 @@ impl Trees<'_> {
             .collect();
         let links = self.graph.part.links.iter().zip(&self.graph.part.capacity);
         let of_ranks = links.filter(|((from, _), _)| (*from as usize) < self.graph.ranks());
-        let mut widths: Vec<u128> = of_ranks.map(|(_, capacity)| *capacity).collect();
-        widths.sort_unstable();
-        widths.dedup();
-        speeds.extend(widths.iter().flat_map(|width| (1..=4).map(move |share| width / share)));
+        speeds.extend(speeds_of(of_ranks.map(|(_, capacity)| *capacity)));
         speeds.retain(|speed| (1..=self.limit).contains(speed));
         speeds.sort_unstable_by_key(|speed| Reverse(*speed));
         speeds.dedup();
