@@ -276,6 +276,7 @@ fn what_is_found_on_a_machine_is_a_candidate_where_links_justify_it() {
         let chosen = boxes.algorithm(collective, bytes).expect("a choice");
         let found = found(&boxes, collective);
         assert!(found.contains(&chosen), "{collective}: {chosen} of {found:?}");
+        assert!(boxes.is_searched(chosen, collective) && !boxes.is_searched(Algorithm::RING, collective));
         // It is chosen by its price.
         let price = |algorithm| boxes.price(algorithm, collective, bytes);
         assert!(price(chosen) * 2.0 < price(Algorithm::RING), "{collective}");

@@ -203,7 +203,9 @@ impl Run<'_> {
 
     fn candidates(&self, point: Point) -> Result<Vec<Candidate>, Failure> {
         let planning = self.member.planning();
-        let all = planning.candidates(point.planned).map_err(planned::refused)?;
+        let mut all = planning.candidates(point.planned).map_err(planned::refused)?;
+        // Other processes do not know the names of what was found on this machine, and would take none of the table.
+        all.retain(|algorithm| !planning.is_searched(*algorithm, point.planned));
         let chosen = planning.algorithm(point.planned, point.block_bytes).map_err(planned::refused)?;
         let mut kept = vec![1.0; all.len()];
         if !self.order.any_bits && point.planned.reduces() {

@@ -62,8 +62,11 @@ impl Named {
 /// The bytes of a file, of one that is too long only as many as show it.
 ///
 /// # Errors
-/// The system's.
+/// The system's, and one for what is no file: to open a pipe may take for ever.
 fn bytes(path: &Path) -> std::io::Result<Vec<u8>> {
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
     let mut bytes = Vec::new();
     File::open(path)?.take(BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
@@ -405,6 +408,9 @@ mod tests {
             .expect("a long file");
         let error = text_of(&file.name()).expect_err("too long").to_string();
         assert!(error.contains("at most 16 MiB"), "{error}");
+        // A pipe that nothing is written to would be waited for for ever; a device stands for all that is no file.
+        let error = text_of("/dev/zero").expect_err("no file").to_string();
+        assert!(error.contains("no regular file"), "{error}");
     }
 
     #[test]

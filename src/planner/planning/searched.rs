@@ -42,6 +42,12 @@ pub(super) struct Found {
 }
 
 impl Planning {
+    /// Whether a search found this algorithm on the machine. Its name says what it is to this process alone: a tuning table
+    /// cannot hold it.
+    pub fn is_searched(&self, algorithm: Algorithm, collective: Collective) -> bool {
+        self.searched(collective).iter().any(|found| found.algorithm == algorithm)
+    }
+
     /// The algorithms that were found for `collective` on a machine that a setting names: what ranks say of their hosts is no
     /// list of links.
     pub(super) fn searched(&self, collective: Collective) -> &[Found] {
