@@ -288,7 +288,7 @@ fn what_is_found_on_a_machine_is_a_candidate_where_links_justify_it() {
         let seconds = one.price(algorithm, Collective::AllReduce, 256 << 20);
         assert!(f64::from(256 << 20) / seconds <= 257.15e9, "{algorithm}: {seconds}");
     }
-    // Rings that need as many channels as there may be, and ranks of which these have too many messages.
+    // Rings that need as many channels as there may be, and would have too many messages with these.
     for name in ["dgx-h100:3", "dgx-h100:4"] {
         let names: Vec<&str> =
             found(&planning(name), Collective::AllReduce).iter().map(|of| of.family().name()).collect();

@@ -87,7 +87,7 @@ impl Rings {
     }
 
     /// The algorithm bandwidth of a long collective by these rings, in bytes of its vector a second, as
-    /// [`bounds`](crate::bounds) count it; none for collectives that have no ring.
+    /// [`bounds`] count it; none for collectives that have no ring.
     pub fn rate(&self, collective: Collective) -> Option<Ratio> {
         let ranks = self.rings.first().map_or(2, |ring| ring.order.len() as u128).max(2);
         let part = match collective {

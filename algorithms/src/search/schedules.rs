@@ -166,7 +166,7 @@ mod tests {
             assert!(schedule.messages() <= MESSAGES_MAX, "{ranks} ranks: {}", schedule.messages());
             assert_eq!(channels(&schedule), expected, "{count} rings of {ranks} ranks");
         }
-        // One ring of so many ranks has more messages than are simulated.
+        // One ring of as many ranks has more messages than are simulated.
         assert_eq!(fast(128, 8).schedule(Collective::AllReduce), None);
     }
 }

@@ -37,7 +37,7 @@ pub(super) struct Found {
     /// Bytes of the vector a second that its links carry: no call is faster, whatever a simulation continues from a beginning.
     pub(super) bytes_s: f64,
     /// Messages that are simulated for a price, as a multiple of those for others. A tree has few messages a slice and its stages
-    /// fill slowly: after so many as others need it still looked up to 1.8 times as fast as it is.
+    /// fill slowly: after the number that others need it still looked up to 1.8 times as fast as it is.
     pub(super) patience: u64,
 }
 
