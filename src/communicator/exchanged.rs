@@ -3,7 +3,7 @@
 //! Invariant: a file is written by the rank that the environment names, when a job has been joined; one that cannot be written is a warning, and so is
 //! a machine that is not the job's. Absent: reading (`settings`), and what the planner makes of a machine.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use consort_algorithms::hardware::exchange::{Graphs, nccl_graph_xml, nccl_topology_xml};
@@ -42,9 +42,16 @@ pub(super) fn hardware(settings: &Settings) -> Arc<Vec<u8>> {
         let seen = settings.devices.then(machine).filter(|seen| !seen.gpus().is_empty());
         seen.map(|hardware| hardware.into_view().to_string().into_bytes())
     };
-    // What ranks could not send, none of them plans by.
-    let known = of_file.or_else(probed).filter(|text| text.len() <= options::MACHINE_BYTES_MAX);
-    known.map(Arc::new).unwrap_or_default()
+    let known = of_file.or_else(probed).unwrap_or_default();
+    if known.len() > options::MACHINE_BYTES_MAX {
+        // What ranks cannot send, none of them plans by.
+        inform(&format!(
+            "what this rank sees of its host, {} bytes as text, is too long to be sent; it is not used",
+            known.len()
+        ));
+        return Arc::default();
+    }
+    Arc::new(known)
 }
 
 /// When a rank has joined: says what of the files was not of use, once for the job, and writes those that are wanted of this rank.
@@ -60,6 +67,14 @@ pub(super) fn joined(rank: u32, member: &Member, settings: &Settings, planning: 
     if *exchanged == Exchanged::default() {
         return;
     }
+    let is_mine = |dump: &Option<(PathBuf, i64)>| match dump {
+        Some((path, of)) if i64::from(rank) == *of => Some(path.clone()),
+        _ => None,
+    };
+    let (machine_dump, graphs_dump) = (is_mine(&exchanged.machine_dump), is_mine(&exchanged.graphs_dump));
+    if rank > 0 && machine_dump.is_none() && graphs_dump.is_none() {
+        return;
+    }
     // Of very many hosts none is in the table.
     let of_file =
         exchanged.machine.as_ref().map(|text| text.as_bytes()).filter(|_| member.hardware.is_empty());
@@ -73,19 +88,18 @@ pub(super) fn joined(rank: u32, member: &Member, settings: &Settings, planning: 
     {
         warn(&format!("NCCL_GRAPH_FILE: {why}; the job goes on without it"));
     }
-    let is_mine = |wanted: i64| i64::from(rank) == wanted;
-    if let Some((path, _)) = exchanged.machine_dump.as_ref().filter(|(_, of)| is_mine(*of)) {
+    if let Some(path) = machine_dump {
         let text = known.as_ref().ok_or_else(|| "what its rank said of its host cannot be read".to_owned());
         write(
             "NCCL_TOPO_DUMP_FILE",
-            path,
+            &path,
             text.and_then(|known| nccl_topology_xml(known).map_err(|why| why.to_string())),
         );
     }
-    if let Some((path, _)) = exchanged.graphs_dump.as_ref().filter(|(_, of)| is_mine(*of)) {
+    if let Some(path) = graphs_dump {
         let searched = || known.as_ref().map_or_else(|| Err("nothing is known of this host".into()), graphs);
         let graphs = found.map_or_else(searched, Ok);
-        write("NCCL_GRAPH_DUMP_FILE", path, graphs.map(|graphs| nccl_graph_xml(&graphs)));
+        write("NCCL_GRAPH_DUMP_FILE", &path, graphs.map(|graphs| nccl_graph_xml(&graphs)));
     }
 }
 

@@ -63,6 +63,14 @@ impl Options {
     }
 }
 
+impl Options {
+    /// The time after which probing fails on a communicator whose calls fail after `timeout`.
+    fn lasts(&self, timeout: Duration) -> Duration {
+        let usual = || Duration::from_secs(30).saturating_add(self.budget.saturating_mul(10)).min(timeout);
+        self.deadline.unwrap_or_else(usual).min(LASTS_MAX)
+    }
+}
+
 /// What the ranks of a communicator found between each other; the same on all of them.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Probe {
@@ -92,6 +100,8 @@ impl Probe {
     }
 }
 
+/// A deadline that is later than any job's end, and before that of the clock.
+const LASTS_MAX: Duration = Duration::from_secs(1 << 31);
 /// The shortest and the longest share of a measurement.
 const SHARE_MIN: Duration = Duration::from_millis(2);
 const SHARE_MAX: Duration = Duration::from_millis(150);
@@ -132,11 +142,8 @@ impl Communicator {
         let all = topology::rounds(&host_of, usize::MAX);
         let share = |rounds: usize| options.budget / (MEASUREMENTS * (rounds.max(1)) as u32).max(1);
         let rounds = if share(all.len()) >= SHARE_MIN { all } else { topology::rounds(&host_of, FEW) };
-        let deadline = options
-            .deadline
-            .unwrap_or_else(|| (Duration::from_secs(30) + options.budget * 10).min(self.timeout()));
-        let clock =
-            pair::Limits { share: share(rounds.len()).clamp(SHARE_MIN, SHARE_MAX), until: begun + deadline };
+        let until = begun + options.lasts(self.timeout());
+        let clock = pair::Limits { share: share(rounds.len()).clamp(SHARE_MIN, SHARE_MAX), until };
         let mut found: Vec<MeasuredPair> = Vec::new();
         let mut data = pair::Data::new(options.seed, self.rank());
         for round in &rounds {

@@ -81,3 +81,13 @@ fn a_rank_that_leaves_is_named() {
         }
     });
 }
+
+#[test]
+fn the_longest_times_have_an_end_on_the_clock() {
+    let (hour, options) = (Duration::from_secs(3600), Options::default());
+    assert_eq!(options.lasts(hour), Duration::from_secs(230));
+    assert_eq!(options.budget(hour).lasts(hour), hour);
+    for longest in [options.budget(Duration::MAX), options.deadline(Duration::MAX)] {
+        assert!(Instant::now().checked_add(longest.lasts(Duration::MAX)).is_some(), "{longest:?}");
+    }
+}

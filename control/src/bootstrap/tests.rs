@@ -33,7 +33,6 @@ fn member(rank: Rank) -> Member {
         process: [rank as u8; 16],
         machine: [9; 16],
         host_key: [9; 16],
-        wire_mbits: 0,
         cores: 2,
         // Known, unknown, and both.
         place: Place {
@@ -41,10 +40,9 @@ fn member(rank: Rank) -> Member {
             node: rank.is_multiple_of(2).then_some(rank),
             claim: Claim { digest: rank.into(), bits: 5, cores: 2, quota: 7 },
         },
-        devices: false,
-        hardware: Default::default(),
         unix: format!("consort-{rank}").into_bytes(),
         tcp: vec![SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 4000 + rank as u16)],
+        ..Member::unknown()
     }
 }
 

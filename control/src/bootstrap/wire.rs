@@ -127,6 +127,25 @@ impl Member {
         format!("host {}, process {}", self.host, self.pid)
     }
 
+    /// A rank about which nothing is known.
+    #[cfg(test)]
+    pub(crate) fn unknown() -> Self {
+        Member {
+            host: "h".into(),
+            pid: 1,
+            process: [0; 16],
+            machine: [0; 16],
+            host_key: [0; 16],
+            wire_mbits: 0,
+            cores: 1,
+            place: Place::default(),
+            devices: false,
+            hardware: Arc::default(),
+            unix: Vec::new(),
+            tcp: Vec::new(),
+        }
+    }
+
     /// Whether it keeps within [`MEMBER_MAX`], beside the description of its host.
     fn fits(&self) -> bool {
         self.hardware.len() <= HARDWARE_MAX

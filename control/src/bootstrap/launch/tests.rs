@@ -59,20 +59,7 @@ fn meet(launch: &Launch, place: &Path, timeout: Duration) -> Result<UniqueId> {
 
 fn enter(launch: &Launch, id: &UniqueId) -> Result<Table> {
     let host = launch.job.clone().unwrap_or_default();
-    let member = Member {
-        host,
-        pid: 1,
-        process: [0; 16],
-        machine: [0; 16],
-        host_key: [0; 16],
-        wire_mbits: 0,
-        cores: 1,
-        place: consort_topology::Place::default(),
-        devices: false,
-        hardware: Default::default(),
-        unix: vec![],
-        tcp: vec![],
-    };
+    let member = Member { host, ..Member::unknown() };
     join(id, Hello { rank: launch.rank, size: launch.size, settings: vec![], member }, LONG)
 }
 

@@ -145,7 +145,6 @@ impl Drop for Root {
 mod tests {
     use super::*;
     use crate::bootstrap::{Hello, Member, join};
-    use consort_topology::Place;
 
     #[test]
     fn a_forked_child_neither_stops_nor_waits_for_the_thread() {
@@ -158,21 +157,7 @@ mod tests {
         let ranks: Vec<_> = (0..2)
             .map(|rank| {
                 let id = id.clone();
-                let member = Member {
-                    host: "h".into(),
-                    pid: 1,
-                    process: [0; 16],
-                    machine: [0; 16],
-                    host_key: [0; 16],
-                    wire_mbits: 0,
-                    cores: 1,
-                    place: Place::default(),
-                    devices: false,
-                    hardware: Default::default(),
-                    unix: vec![],
-                    tcp: vec![],
-                };
-                let hello = Hello { rank, size: 2, settings: vec![], member };
+                let hello = Hello { rank, size: 2, settings: vec![], member: Member::unknown() };
                 thread::spawn(move || join(&id, hello, Duration::from_secs(30)))
             })
             .collect();

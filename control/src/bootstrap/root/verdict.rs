@@ -187,32 +187,13 @@ pub(super) fn settle(member: &mut Member, seen: IpAddr, hosts: &[IpAddr]) {
     member.tcp = distinct;
 }
 
-/// A rank about which nothing is known.
-#[cfg(test)]
-pub(super) fn nowhere() -> Member {
-    Member {
-        host: "h".into(),
-        pid: 1,
-        process: [0; 16],
-        machine: [0; 16],
-        host_key: [0; 16],
-        wire_mbits: 0,
-        cores: 1,
-        place: consort_topology::Place::default(),
-        devices: false,
-        hardware: Arc::default(),
-        unix: vec![],
-        tcp: vec![],
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn arrival(settings: &[(&str, &str)]) -> Arrival {
         let settings = settings.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
-        Arrival { settings: Arc::new(settings), member: nowhere() }
+        Arrival { settings: Arc::new(settings), member: Member::unknown() }
     }
 
     #[test]

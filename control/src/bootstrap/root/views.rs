@@ -80,7 +80,7 @@ mod tests {
     fn arrived(texts: &[(u8, &str)]) -> BTreeMap<Rank, Arrival> {
         let settings = verdict::Settings::default();
         let arrival = |(host, text): &(u8, &str)| {
-            let mut member = verdict::nowhere();
+            let mut member = Member::unknown();
             member.host_key = [*host; 16];
             member.hardware = Arc::new(text.as_bytes().to_vec());
             Arrival { settings: settings.clone(), member }

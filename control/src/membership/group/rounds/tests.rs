@@ -9,7 +9,6 @@ use crate::bootstrap;
 use crate::clock::Clock;
 use crate::membership::member::{Link, Member};
 use crate::recorder::RECORDS;
-use consort_topology::Place;
 use consort_transports::fuzzing::Random;
 
 /// Ranks linked to each other, each with the communicator of all.
@@ -20,21 +19,7 @@ struct Job {
 
 impl Job {
     fn new(size: u32) -> Self {
-        let host = bootstrap::Member {
-            host: "here".into(),
-            pid: 1,
-            process: [1; 16],
-            machine: [1; 16],
-            host_key: [1; 16],
-            wire_mbits: 0,
-            cores: 1,
-            place: Place::default(),
-            devices: false,
-            hardware: Default::default(),
-            unix: Vec::new(),
-            tcp: Vec::new(),
-        };
-        let table = vec![host; size as usize];
+        let table = vec![bootstrap::Member::unknown(); size as usize];
         let member = |rank| {
             let (clock, registry) = (Clock::default(), Arc::default());
             Member::within(Weak::new(), clock, registry, [5; 16], [6; 32], rank, table.clone())
