@@ -27,6 +27,7 @@ mod regular;
 mod schedule;
 pub mod search;
 pub mod simulate;
+pub mod synthesize;
 pub mod topology;
 mod verify;
 pub mod workload;

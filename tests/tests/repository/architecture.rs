@@ -150,6 +150,7 @@ const FLOORS: [(&str, &[&str]); 14] = [
             "hardware",
             "search",
             "simulate",
+            "synthesize",
             "workload",
         ],
     ),
