@@ -14,7 +14,7 @@ use super::network::Network;
 
 /// An equitable partition.
 #[derive(Clone, Debug)]
-pub(super) struct Classes {
+pub(crate) struct Classes {
     /// The nodes, class by class, and the place of each node.
     order: Vec<u32>,
     place: Vec<u32>,
@@ -25,7 +25,7 @@ pub(super) struct Classes {
 
 impl Classes {
     /// The coarsest partition of a network in which ranks are apart from other nodes.
-    pub(super) fn new(network: &Network) -> Classes {
+    pub(crate) fn new(network: &Network) -> Classes {
         let nodes = network.nodes() as u32;
         let mut classes = Classes {
             order: (0..nodes).collect(),

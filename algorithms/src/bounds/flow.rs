@@ -2,14 +2,15 @@
 //!
 //! Source: E. Dinic, "Algorithm for solution of a problem of maximum flow in networks with power estimation", Soviet
 //! Mathematics Doklady 11 (1970). Invariant: exact and deterministic; no recursion, so that a long chain of nodes
-//! needs no stack. Capacities are below 2^126, and so are the sums of those at one node.
+//! needs no stack. Capacities are below 2^126, and so are the sums of those at one node, but for
+//! [`ENDLESS`] ones.
 
 /// More than all capacities together.
-pub(super) const ENDLESS: u128 = 1 << 126;
+pub(crate) const ENDLESS: u128 = 1 << 126;
 
 /// A network with its flow.
-#[derive(Debug)]
-pub(super) struct Flow {
+#[derive(Clone, Debug)]
+pub(crate) struct Flow {
     /// For each node its edges, by number.
     edges_of: Vec<Vec<u32>>,
     /// The head of each edge and what may still pass; edge `e ^ 1` is `e` turned round.
@@ -21,7 +22,7 @@ pub(super) struct Flow {
 const UNSEEN: u32 = u32::MAX;
 
 impl Flow {
-    pub(super) fn new(nodes: usize) -> Flow {
+    pub(crate) fn new(nodes: usize) -> Flow {
         Flow {
             edges_of: vec![Vec::new(); nodes],
             edges: Vec::new(),
@@ -30,20 +31,37 @@ impl Flow {
         }
     }
 
-    pub(super) fn add(&mut self, from: usize, to: usize, capacity: u128) {
+    pub(crate) fn add(&mut self, from: usize, to: usize, capacity: u128) {
         let number = self.edges.len() as u32;
         self.edges.extend([(to as u32, capacity), (from as u32, 0)]);
         self.edges_of[from].push(number);
         self.edges_of[to].push(number + 1);
     }
 
+    /// Takes all flow away and gives every edge, in the order in which they were added, a new capacity.
+    pub(crate) fn refill(&mut self, capacities: impl IntoIterator<Item = u128>) {
+        for (pair, capacity) in self.edges.chunks_exact_mut(2).zip(capacities) {
+            (pair[0].1, pair[1].1) = (capacity, 0);
+        }
+    }
+
+    /// What passes the edge that was added with this number.
+    pub(crate) fn passing(&self, number: usize) -> u128 {
+        self.edges[2 * number + 1].1
+    }
+
     /// The value of a maximum flow.
-    pub(super) fn maximum(&mut self, source: usize, sink: usize) -> u128 {
+    pub(crate) fn maximum(&mut self, source: usize, sink: usize) -> u128 {
+        self.maximum_to(source, sink, ENDLESS)
+    }
+
+    /// The value of a maximum flow, or `limit` where that is less.
+    pub(crate) fn maximum_to(&mut self, source: usize, sink: usize, limit: u128) -> u128 {
         let mut value = 0;
-        while self.levels(source, sink) {
+        while value < limit && self.levels(source, sink) {
             self.next.fill(0);
-            loop {
-                let pushed = self.path(source, sink);
+            while value < limit {
+                let pushed = self.path(source, sink, limit - value);
                 if pushed == 0 {
                     break;
                 }
@@ -72,8 +90,8 @@ impl Flow {
         self.level[sink] != UNSEEN
     }
 
-    /// Fills one path along the levels and gives what passes it; 0 when there is none.
-    fn path(&mut self, source: usize, sink: usize) -> u128 {
+    /// Fills one path along the levels, with at most `limit`, and gives what passes it; 0 when there is none.
+    fn path(&mut self, source: usize, sink: usize, limit: u128) -> u128 {
         let mut path: Vec<u32> = Vec::new();
         let mut node = source;
         while node != sink {
@@ -92,7 +110,7 @@ impl Flow {
                 self.next[node] += 1;
             }
         }
-        let pushed = path.iter().map(|edge| self.edges[*edge as usize].1).min().unwrap_or(0);
+        let pushed = path.iter().map(|edge| self.edges[*edge as usize].1).min().unwrap_or(0).min(limit);
         for edge in path {
             self.edges[edge as usize].1 -= pushed;
             self.edges[edge as usize ^ 1].1 += pushed;
@@ -102,7 +120,7 @@ impl Flow {
 
     /// After [`maximum`](Flow::maximum): for each node whether the sink can still be reached from it. The nodes from
     /// which it can are the smallest sink side of all minimum cuts.
-    pub(super) fn sink_side(&self, sink: usize) -> Vec<bool> {
+    pub(crate) fn sink_side(&self, sink: usize) -> Vec<bool> {
         let mut reaches = vec![false; self.edges_of.len()];
         reaches[sink] = true;
         let mut stack = vec![sink];

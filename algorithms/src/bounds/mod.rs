@@ -9,16 +9,16 @@
 //! of ranks, and protocols; they only make schedules slower.
 
 mod across;
-mod classes;
+pub(crate) mod classes;
 mod exchange;
-mod flow;
-mod network;
+pub(crate) mod flow;
+pub(crate) mod network;
 mod parts;
 mod paths;
-mod ratio;
+pub(crate) mod ratio;
 mod reduce;
 mod steps;
-mod trees;
+pub(crate) mod trees;
 mod weights;
 mod words;
 

@@ -15,31 +15,31 @@ const ARCS_MAX: usize = 1 << 13;
 
 /// A directed edge.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Arc {
-    pub(super) from: u32,
-    pub(super) to: u32,
+pub(crate) struct Arc {
+    pub(crate) from: u32,
+    pub(crate) to: u32,
     /// Bytes a second.
-    pub(super) capacity: u128,
+    pub(crate) capacity: u128,
     /// The link of the topology; none for a limit of a rank.
-    pub(super) link: Option<LinkId>,
+    pub(crate) link: Option<LinkId>,
 }
 
 /// Nodes and arcs.
 #[derive(Clone, Debug)]
-pub(super) struct Network {
-    pub(super) ranks: u32,
+pub(crate) struct Network {
+    pub(crate) ranks: u32,
     /// For each node the topology's node that it is a part of.
-    pub(super) parts_of: Vec<NodeId>,
-    pub(super) arcs: Vec<Arc>,
+    pub(crate) parts_of: Vec<NodeId>,
+    pub(crate) arcs: Vec<Arc>,
     /// The ranks of each box.
-    pub(super) boxes: Vec<Vec<Rank>>,
+    pub(crate) boxes: Vec<Vec<Rank>>,
     /// Arcs that leave each node, and those that enter it.
-    pub(super) leaving: Vec<Vec<u32>>,
-    pub(super) entering: Vec<Vec<u32>>,
+    pub(crate) leaving: Vec<Vec<u32>>,
+    pub(crate) entering: Vec<Vec<u32>>,
 }
 
 impl Network {
-    pub(super) fn new(topology: &Topology) -> Network {
+    pub(crate) fn new(topology: &Topology) -> Network {
         let ranks = topology.ranks();
         let nodes = topology.nodes().len();
         let mut parts_of: Vec<NodeId> = (0..nodes as u32).map(NodeId).collect();
@@ -98,7 +98,7 @@ impl Network {
     }
 
     /// The network with every arc turned round.
-    pub(super) fn transposed(&self) -> Network {
+    pub(crate) fn transposed(&self) -> Network {
         let turn = |arc: &Arc| Arc { from: arc.to, to: arc.from, ..*arc };
         Network::of(
             self.ranks,
@@ -108,8 +108,14 @@ impl Network {
         )
     }
 
+    /// The network of the arcs that are wanted.
+    pub(crate) fn kept(&self, is_wanted: impl Fn(&Arc) -> bool) -> Network {
+        let arcs = self.arcs.iter().filter(|arc| is_wanted(arc)).copied().collect();
+        Network::of(self.ranks, self.parts_of.clone(), arcs, self.boxes.clone())
+    }
+
     /// The network of the arcs that are wanted, with one arc for those between the same nodes.
-    pub(super) fn merged(&self, is_wanted: impl Fn(&Arc) -> bool) -> Network {
+    pub(crate) fn merged(&self, is_wanted: impl Fn(&Arc) -> bool) -> Network {
         let mut between: BTreeMap<(u32, u32), u128> = BTreeMap::new();
         for arc in self.arcs.iter().filter(|arc| is_wanted(arc)) {
             *between.entry((arc.from, arc.to)).or_default() += arc.capacity;
@@ -120,32 +126,32 @@ impl Network {
     }
 
     /// Whether it is worth a search: at most `ranks_max` ranks, and few enough arcs.
-    pub(super) fn is_small(&self, ranks_max: u32) -> bool {
+    pub(crate) fn is_small(&self, ranks_max: u32) -> bool {
         self.ranks <= ranks_max && self.arcs.len() <= ARCS_MAX
     }
 
-    pub(super) fn nodes(&self) -> usize {
+    pub(crate) fn nodes(&self) -> usize {
         self.parts_of.len()
     }
 
     /// The capacity of the arcs that leave a set of nodes.
-    pub(super) fn out_of(&self, inside: &[bool]) -> u128 {
+    pub(crate) fn out_of(&self, inside: &[bool]) -> u128 {
         self.crossing(inside).map(|arc| arc.capacity).sum()
     }
 
     /// The arcs that leave a set of nodes.
-    pub(super) fn crossing<'a>(&'a self, inside: &'a [bool]) -> impl Iterator<Item = &'a Arc> {
+    pub(crate) fn crossing<'a>(&'a self, inside: &'a [bool]) -> impl Iterator<Item = &'a Arc> {
         self.arcs.iter().filter(|arc| inside[arc.from as usize] && !inside[arc.to as usize])
     }
 
     /// Whether as much can leave as can enter at every node that is no rank.
-    pub(super) fn is_balanced(&self) -> bool {
+    pub(crate) fn is_balanced(&self) -> bool {
         let sum = |arcs: &[u32]| arcs.iter().map(|arc| self.arcs[*arc as usize].capacity).sum::<u128>();
         (self.ranks as usize..self.nodes()).all(|node| sum(&self.leaving[node]) == sum(&self.entering[node]))
     }
 
     /// How many ranks are in a set of nodes.
-    pub(super) fn ranks_in(&self, inside: &[bool]) -> u32 {
+    pub(crate) fn ranks_in(&self, inside: &[bool]) -> u32 {
         inside[..self.ranks as usize].iter().filter(|inside| **inside).count() as u32
     }
 }

@@ -13,7 +13,7 @@ pub struct Ratio {
 }
 
 /// The greatest common divisor.
-pub(super) fn gcd(mut one: u128, mut other: u128) -> u128 {
+pub(crate) fn gcd(mut one: u128, mut other: u128) -> u128 {
     while other != 0 {
         (one, other) = (other, one % other);
     }

@@ -17,10 +17,10 @@ use super::ratio::Ratio;
 
 /// A rate with the set of nodes that limits it.
 #[derive(Clone, Debug)]
-pub(super) struct Limit {
-    pub(super) rate: Ratio,
+pub(crate) struct Limit {
+    pub(crate) rate: Ratio,
     /// For each node whether it is on the side that sends.
-    pub(super) sending: Vec<bool>,
+    pub(crate) sending: Vec<bool>,
 }
 
 fn not(side: &[bool]) -> Vec<bool> {
@@ -32,7 +32,7 @@ fn not(side: &[bool]) -> Vec<bool> {
 ///
 /// One sweep over the ranks finds it. A rank's flow says whether a set that misses this rank is tighter than all
 /// before; if so, the search goes on with that set's rate, which the earlier ranks' sets allow as well.
-pub(super) fn gather(network: &Network, symmetries: &Classes) -> Limit {
+pub(crate) fn gather(network: &Network, symmetries: &Classes) -> Limit {
     let others = u128::from(network.ranks - 1);
     let only = |rank: u32| (0..network.nodes() as u32).map(|node| node != rank).collect::<Vec<bool>>();
     let into = |rank: u32| -> u128 {
@@ -60,7 +60,7 @@ pub(super) fn gather(network: &Network, symmetries: &Classes) -> Limit {
 }
 
 /// The bytes a second that can reach every rank from `root`, at most: the least maximum flow.
-pub(super) fn broadcast(network: &Network, symmetries: &Classes, root: u32) -> Limit {
+pub(crate) fn broadcast(network: &Network, symmetries: &Classes, root: u32) -> Limit {
     let rooted = symmetries.with(network, &[root]);
     let flow = |rank: u32| {
         let classes = rooted.with(network, &[rank]);

@@ -12,6 +12,7 @@ mod compose;
 mod direct;
 mod doubling;
 mod exchange;
+mod forest;
 mod halving;
 mod hierarchical;
 mod moves;
@@ -36,6 +37,7 @@ pub use compose::{Embedding, beside, embed};
 pub use direct::{direct, direct_is_defined, direct_reduce};
 pub use doubling::{Doubling, doubling};
 pub use exchange::{pairwise, spread_out};
+pub use forest::{RootedTree, forest, forest_is_defined};
 pub use halving::{PartnerOrder, halving_doubling, halving_doubling_is_defined};
 pub use hierarchical::{
     Builder, blueconnect, blueconnect_is_defined, hierarchical, hierarchical_is_defined, torus2d,

@@ -39,14 +39,11 @@ pub fn spanning_trees(collective: Collective, trees: &[SpanningTree]) -> Schedul
         assert!(is_whole, "tree {number} has no share or not {ranks} ranks");
         let shape = Shape::new(&tree.parents, collective != Collective::AllReduce);
         for piece in chunk..chunk + tree.share {
-            let mut growing = Growing::new(&shape, collective, Chunk(piece), 2 * number as u16);
-            growing.run();
-            for (round, transfer) in growing.transfers {
-                if rounds.len() <= round as usize {
-                    rounds.resize(round as usize + 1, Round::default());
-                }
-                rounds[round as usize].transfers.push(transfer);
-            }
+            let chunk = Chunk(piece);
+            let (input, output) = (Place::Input(chunk), Place::Output(chunk));
+            let channels = [2 * number as u16, 2 * number as u16 + 1];
+            let along = Along { collective, input, output, scratch: chunk, channels };
+            along.add_to(&mut rounds, &shape);
         }
         chunk += tree.share;
     }
@@ -61,7 +58,7 @@ pub fn spanning_trees(collective: Collective, trees: &[SpanningTree]) -> Schedul
 }
 
 /// A tree from its root.
-struct Shape {
+pub(super) struct Shape {
     root: u32,
     children: Vec<Vec<u32>>,
     /// Parents before their children.
@@ -69,7 +66,8 @@ struct Shape {
 }
 
 impl Shape {
-    fn new(parents: &[Option<Rank>], from_first: bool) -> Shape {
+    /// A tree over all ranks; turned to rank 0 with `from_first`.
+    pub(super) fn new(parents: &[Option<Rank>], from_first: bool) -> Shape {
         let mut near: Vec<Vec<u32>> = vec![Vec::new(); parents.len()];
         for (rank, parent) in (0..).zip(parents) {
             if let Some(parent) = parent {
@@ -103,36 +101,55 @@ impl Shape {
     }
 }
 
+/// One piece along a tree: its places on every rank, and the channels up and down.
+#[derive(Clone, Copy)]
+pub(super) struct Along {
+    pub(super) collective: Collective,
+    pub(super) input: Place,
+    pub(super) output: Place,
+    pub(super) scratch: Chunk,
+    pub(super) channels: [u16; 2],
+}
+
+impl Along {
+    /// Adds the transfers of the piece, each in the first round in which it can be.
+    pub(super) fn add_to(self, rounds: &mut Vec<Round>, shape: &Shape) {
+        let held = vec![self.input; shape.order.len()];
+        let mut growing = Growing { shape, along: self, held, transfers: Vec::new() };
+        growing.run();
+        for (round, transfer) in growing.transfers {
+            if rounds.len() <= round as usize {
+                rounds.resize(round as usize + 1, Round::default());
+            }
+            rounds[round as usize].transfers.push(transfer);
+        }
+    }
+}
+
 /// The transfers of one piece along a tree.
 struct Growing<'a> {
     shape: &'a Shape,
-    collective: Collective,
-    chunk: Chunk,
-    channel: u16,
+    along: Along,
     /// The place of the partial result of every rank.
     held: Vec<Place>,
     /// With their rounds.
     transfers: Vec<(u32, Transfer)>,
 }
 
-impl<'a> Growing<'a> {
-    fn new(shape: &'a Shape, collective: Collective, chunk: Chunk, channel: u16) -> Self {
-        let held = vec![Place::Input(chunk); shape.order.len()];
-        Growing { shape, collective, chunk, channel, held, transfers: Vec::new() }
-    }
-
+impl Growing<'_> {
     fn run(&mut self) {
+        let Along { collective, input, output, .. } = self.along;
         let mut done = 0;
-        if self.collective != Collective::Broadcast {
+        if collective.reduces() {
             done = self.reduce();
         }
         let root = self.shape.root;
         match self.transfers.last_mut() {
             // The last fold is into the root.
-            Some((_, last)) => last.target = Place::Output(self.chunk),
-            None => self.copy(done, root, root, Place::Input(self.chunk)),
+            Some((_, last)) => last.target = output,
+            None => self.copy(done, root, root, input),
         }
-        if self.collective != Collective::Reduce {
+        if !matches!(collective, Collective::Reduce | Collective::ReduceScatter) {
             self.send(done);
         }
     }
@@ -155,10 +172,9 @@ impl<'a> Growing<'a> {
     fn send(&mut self, round: u32) {
         let shape = self.shape;
         let mut has = vec![round; shape.order.len()];
-        let is_first = |rank: u32| rank == shape.root && self.collective == Collective::Broadcast;
-        let source = |rank: u32| {
-            if is_first(rank) { Place::Input(self.chunk) } else { Place::Output(self.chunk) }
-        };
+        let Along { collective, input, output, .. } = self.along;
+        let is_first = |rank: u32| rank == shape.root && !collective.reduces();
+        let source = |rank: u32| if is_first(rank) { input } else { output };
         let sources: Vec<Place> = (0..shape.order.len() as u32).map(source).collect();
         for &rank in &shape.order {
             for &child in &shape.children[rank as usize] {
@@ -169,19 +185,19 @@ impl<'a> Growing<'a> {
     }
 
     fn fold(&mut self, round: u32, from: u32, to: u32) {
-        let (target, fold) = (Place::Scratch(self.chunk), Some(self.held[to as usize]));
+        let (target, fold) = (Place::Scratch(self.along.scratch), Some(self.held[to as usize]));
         let source = self.held[from as usize];
         self.held[to as usize] = target;
-        self.add(round, Transfer { source, target, fold, ..self.between(from, to, self.channel) });
+        self.add(round, Transfer { source, target, fold, ..self.between(from, to, self.along.channels[0]) });
     }
 
     fn copy(&mut self, round: u32, from: u32, to: u32, source: Place) {
-        let target = Place::Output(self.chunk);
-        self.add(round, Transfer { source, target, ..self.between(from, to, self.channel + 1) });
+        let target = self.along.output;
+        self.add(round, Transfer { source, target, ..self.between(from, to, self.along.channels[1]) });
     }
 
     fn between(&self, from: u32, to: u32, channel: u16) -> Transfer {
-        let place = Place::Input(self.chunk);
+        let place = self.along.input;
         Transfer {
             from: Rank(from),
             to: Rank(to),

@@ -183,6 +183,25 @@ impl Topology {
         result
     }
 
+    /// The same machine with one link for all links between the same two nodes in one direction, as fast as all of them together and
+    /// with the least of their latencies: a transfer is striped over the wires of a bundle, as over NVLinks and xGMI links.
+    #[must_use]
+    pub fn bundled(&self) -> Topology {
+        let mut result =
+            Topology { links: Vec::new(), leaving: vec![Vec::new(); self.nodes.len()], ..self.clone() };
+        let mut seen: std::collections::BTreeMap<(NodeId, NodeId), LinkId> = std::collections::BTreeMap::new();
+        for &link in &self.links {
+            let Some(id) = seen.get(&(link.from, link.to)) else {
+                seen.insert((link.from, link.to), result.add_link(link));
+                continue;
+            };
+            let bundle = &mut result.links[id.index()];
+            bundle.bandwidth_bytes_s = bundle.bandwidth_bytes_s.saturating_add(link.bandwidth_bytes_s);
+            bundle.latency_ns = bundle.latency_ns.min(link.latency_ns);
+        }
+        result
+    }
+
     /// Number of ranks.
     pub fn ranks(&self) -> u32 {
         self.ranks
