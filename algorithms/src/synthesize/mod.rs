@@ -1,7 +1,7 @@
 //! Schedules made for one machine, at or near what is provably possible on it.
 //!
-//! [`rate`] is what a schedule reaches with long messages: its bytes on each wire against what the wire carries. Makers of
-//! schedules are held against [`bounds`](crate::bounds) by it.
+//! [`rate()`] is what a schedule reaches with long messages: its bytes on each wire against what the wire carries. Makers of
+//! schedules are held against [`bounds`](crate::bounds) by it. [`trees`] packs spanning trees for all-reduce.
 //!
 //! Invariant: the same topology gives the same schedule on every rank: work is bounded by counted steps, never by time, and
 //! nothing is random without a fixed seed. Absent: choosing (the planner prices what is made here); latency but as a number of
@@ -9,5 +9,6 @@
 
 pub mod packing;
 mod rate;
+pub mod trees;
 
 pub use rate::{Loads, rate};
