@@ -7,6 +7,7 @@
 //! nothing is random without a fixed seed. Absent: choosing (the planner prices what is made here); latency but as a number of
 //! hops.
 
+pub mod exchange;
 pub mod packing;
 mod rate;
 pub mod trees;
