@@ -8,8 +8,10 @@
 //! hops.
 
 pub mod exchange;
+mod offers;
 pub mod packing;
 mod rate;
 pub mod trees;
 
+pub use offers::{MESSAGES_MAX, Offer, offers};
 pub use rate::{Loads, rate};

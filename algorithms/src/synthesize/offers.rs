@@ -1,0 +1,135 @@
+//! What is made for a machine, as candidates of a planner.
+//!
+//! Invariant: an offer's schedule is named by what it is, so that one name means one schedule in every process; all its messages
+//! can be proved and simulated in time. Absent: prices.
+
+use super::{exchange, packing, rate, trees};
+use crate::bounds::Ratio;
+use crate::topology::Topology;
+use crate::{Collective, Rank, Schedule};
+
+/// The most messages of an offer: all of them are proved.
+pub const MESSAGES_MAX: usize = 1 << 14;
+/// The most channels of an offer: each needs slots of its own.
+const CHANNELS_MAX: u16 = 16;
+/// The part of the fastest rate, in hundredths, that fewer trees are worth being offered for.
+const NEAR_PERCENT: u128 = 90;
+
+/// A schedule that is made for a machine.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Offer {
+    /// The schedule, with a name of its maker and a hash of what it is.
+    pub schedule: Schedule,
+    /// The algorithm bandwidth that no long call by it exceeds, in bytes of the vector a second ([`rate()`](super::rate())).
+    pub rate: Ratio,
+    /// Whether values pass several ranks, one after the other, so that a simulation needs many slices to see its speed.
+    pub is_deep: bool,
+}
+
+/// The schedules of `collective` that are made for `topology`: the fastest one, and one of fewer channels that is nearly as fast; none
+/// where no maker knows the collective, and where all would have more than [`MESSAGES_MAX`] messages. `root` is that of a rooted
+/// collective; the schedule's rank `i` is rank `(i + root) % ranks` of the topology.
+pub fn offers(topology: &Topology, collective: Collective, root: Rank) -> Vec<Offer> {
+    let made: Vec<(&str, Schedule)> = match collective {
+        Collective::AllReduce => {
+            let all = trees::frontier(topology, &trees::Options::default());
+            let fitting = all.iter().map(|trees| (trees.rate(), trees.schedule()));
+            chosen(fitting.collect()).into_iter().map(|schedule| ("wire-trees", schedule)).collect()
+        }
+        Collective::AllToAll => {
+            let made = exchange::exchange(topology, &exchange::Options::default());
+            // What goes straight is in the catalogue.
+            let routed = made.filter(|made| made.form() != exchange::Form::Direct);
+            let schedule = routed.map(|made| made.schedule().clone());
+            schedule.filter(fits).into_iter().map(|schedule| ("ways", schedule)).collect()
+        }
+        _ if packing::is_defined(collective) => {
+            let all = packing::frontier(topology, collective, root, &packing::Options::default());
+            let fitting = all.iter().map(|forest| (forest.rate(), forest.schedule(CHANNELS_MAX)));
+            chosen(fitting.collect()).into_iter().map(|schedule| ("forest", schedule)).collect()
+        }
+        _ => Vec::new(),
+    };
+    made.into_iter().filter_map(|(maker, schedule)| offer(topology, maker, root, schedule)).collect()
+}
+
+fn fits(schedule: &Schedule) -> bool {
+    schedule.messages() <= MESSAGES_MAX
+}
+
+/// The fastest schedule that fits, and before it the first of them that is near to it.
+fn chosen(all: Vec<(Ratio, Schedule)>) -> Vec<Schedule> {
+    let mut all: Vec<(Ratio, Schedule)> = all.into_iter().filter(|(_, schedule)| fits(schedule)).collect();
+    let Some((most, fastest)) = all.pop() else { return Vec::new() };
+    let near = Ratio::new(NEAR_PERCENT, 100).checked_mul(most);
+    let first = all.into_iter().find(|(rate, _)| near.is_some_and(|near| *rate >= near));
+    first.map(|(_, schedule)| schedule).into_iter().chain([fastest]).collect()
+}
+
+fn offer(topology: &Topology, maker: &str, root: Rank, schedule: Schedule) -> Option<Offer> {
+    let turned = if root.0 == 0 { schedule.clone() } else { on_machine(&schedule, root) };
+    let rate = rate(&turned, topology).ok()??;
+    let is_deep = schedule.cost().depth > 1;
+    Some(Offer { schedule: named(maker, schedule), rate, is_deep })
+}
+
+/// The schedule with its ranks as the machine numbers them.
+fn on_machine(schedule: &Schedule, root: Rank) -> Schedule {
+    let mut turned = schedule.clone();
+    let rank = |rank: Rank| Rank((rank.0 + root.0) % schedule.ranks);
+    for transfer in turned.rounds.iter_mut().flat_map(|round| &mut round.transfers) {
+        (transfer.from, transfer.to) = (rank(transfer.from), rank(transfer.to));
+    }
+    turned
+}
+
+/// The schedule under a name of its maker, its collective, its ranks and a hash of its transfers.
+fn named(maker: &str, schedule: Schedule) -> Schedule {
+    let words = format!("{:?} {:?}", schedule.partition, schedule.rounds);
+    let hash = words
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    let collective = schedule.collective.name().replace('_', "-");
+    Schedule { name: format!("{maker}-{collective}-{}-{hash:016x}", schedule.ranks), ..schedule }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bounds::{self, bound};
+    use crate::topology::profile;
+
+    const COLLECTIVES: [Collective; 6] = [
+        Collective::AllReduce,
+        Collective::AllGather,
+        Collective::ReduceScatter,
+        Collective::Broadcast,
+        Collective::Reduce,
+        Collective::AllToAll,
+    ];
+
+    #[test]
+    fn offers_are_near_the_bound_and_have_names_of_their_own() {
+        let topology = profile("torus:4x4").expect("a profile");
+        let mut names = std::collections::BTreeSet::new();
+        for collective in COLLECTIVES {
+            let bound = bound(&topology, collective, &bounds::Options::default()).expect("a bound").rate;
+            let offers = offers(&topology, collective, Rank(0));
+            let best = offers.iter().map(|offer| offer.rate).max().unwrap_or(Ratio::ZERO);
+            let share = best.value() / bound.value();
+            assert!((0.95..1.0 + 1e-9).contains(&share), "{collective}: {share}");
+            assert!(offers.iter().all(|offer| names.insert(offer.schedule.name.clone())));
+            assert!(names.iter().all(|name| name.len() <= 48), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn another_root_is_as_fast_where_ranks_are_alike() {
+        let topology = profile("torus:3x3").expect("a profile");
+        let rates = |root: u32| -> Vec<Ratio> {
+            offers(&topology, Collective::Broadcast, Rank(root)).iter().map(|offer| offer.rate).collect()
+        };
+        assert!(!rates(0).is_empty());
+        assert_eq!(rates(0).last(), rates(4).last());
+    }
+}
