@@ -183,7 +183,11 @@ impl Comm {
     /// # Errors
     /// For a config with an invalid value.
     pub(super) fn options(&self) -> Result<Options> {
-        Ok(self.config.to_options()?.timeout(NEVER).devices(self.context.is_some()))
+        let options = self.config.to_options()?.timeout(NEVER);
+        Ok(match &self.context {
+            Some(context) => options.device_at(&context.device().pci),
+            None => options,
+        })
     }
 
     pub(super) fn cancelled(&self) -> &AtomicBool {

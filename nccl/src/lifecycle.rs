@@ -161,7 +161,8 @@ impl Comm {
         let contexts = device::numbered(devices, size)?;
         let placed = contexts.iter().all(Option::is_some);
         let options: Options = Config::default().to_options()?.timeout(super::comm::NEVER).devices(placed);
-        let ranks = Communicator::local_with(size, &options)?;
+        let addresses = contexts.iter().map(|of| of.as_ref().map(|context| context.device().pci.clone()));
+        let ranks = Communicator::local_on(&addresses.collect::<Vec<_>>(), &options)?;
         let device = |rank: usize| devices.map_or(rank as i32, |devices| devices[rank]);
         let made = ranks.into_iter().zip(contexts).enumerate();
         let of = |(rank, (communicator, context))| {

@@ -34,7 +34,7 @@ pub const SLOT_BYTES_MAX: usize = 512 << 10;
 /// The shortest slot, in bytes.
 pub const SLOT_BYTES_MIN: usize = 16 << 10;
 /// The version of everything that travels between ranks; raised with every change of it.
-pub const WIRE_VERSION: u32 = 15;
+pub const WIRE_VERSION: u32 = 16;
 /// The version of the planner's choices; raised where it chooses otherwise for the same call.
 pub const PLANNER_VERSION: u32 = 9;
 
@@ -123,12 +123,20 @@ pub struct Options {
     trace_events: Option<usize>,
     planner: Wishes,
     devices: bool,
+    device_at: Option<String>,
 }
 
 impl Options {
     /// Whether this rank may use a device, for bindings that look for one by themselves.
     pub fn devices(mut self, wanted: bool) -> Self {
         self.devices = wanted;
+        self
+    }
+
+    /// This rank uses the device at a PCI address (`0000:65:00.0`), as all ranks then know: where a job has some of its hosts' GPUs, it
+    /// is planned on the graph of these. Default: other ranks do not know which it is.
+    pub fn device_at(mut self, address: impl Into<String>) -> Self {
+        (self.devices, self.device_at) = (true, Some(address.into()));
         self
     }
 

@@ -180,25 +180,38 @@ impl Communicator {
     /// As [`Communicator::local`], and [`Error::InvalidArgument`] for options that make no sense.
     pub fn local_with(size: u32, options: &Options) -> Result<Vec<Self>> {
         // Whose thread runs which rank is not known yet.
-        let place = Place::of_thread();
-        Self::local_at(size, Settings::resolve(options)?, &|_| (cores(), place))
+        Self::local_as(size, Settings::resolve(options)?, &|_, of| of)
     }
 
-    /// As [`Communicator::local_with`], with the cores of the host and the places of the ranks as `at` has them.
-    pub(crate) fn local_at(
+    /// As [`Communicator::local_with`], of ranks that use the devices at these PCI addresses; of none the address may be unknown.
+    ///
+    /// # Errors
+    /// As [`Communicator::local_with`], and [`Error::InvalidArgument`] for what is no address.
+    #[doc(hidden)]
+    pub fn local_on(addresses: &[Option<String>], options: &Options) -> Result<Vec<Self>> {
+        let device = |address: &Option<String>| match address {
+            Some(address) => Ok(Settings::resolve(&options.clone().device_at(address))?.device),
+            None => Ok(None),
+        };
+        let devices: Vec<_> = addresses.iter().map(device).collect::<Result<_>>()?;
+        Self::local_as(addresses.len() as u32, Settings::resolve(options)?, &|rank, of| bootstrap::Member {
+            device: devices[rank as usize],
+            ..of
+        })
+    }
+
+    /// As [`Communicator::local_with`], of ranks that say of themselves what `said` makes of what this process knows.
+    pub(crate) fn local_as(
         size: u32,
         settings: Settings,
-        at: &dyn Fn(Rank) -> (u32, Place),
+        said: &dyn Fn(Rank, bootstrap::Member) -> bootstrap::Member,
     ) -> Result<Vec<Self>> {
         if size == 0 {
             return Err(Error::invalid("a communicator of 0 ranks", "ask for at least 1"));
         }
         let process = Process::acquire()?;
         let here = of_this_process(&process, &settings);
-        let member = |rank| {
-            let (cores, place) = at(rank);
-            bootstrap::Member { cores, place, ..here.clone() }
-        };
+        let member = |rank| said(rank, here.clone());
         // Kept until the communicators keep it.
         let planner = Planner::of_process();
         if size > 1 {
@@ -230,6 +243,7 @@ fn of_this_process(process: &Process, settings: &Settings) -> bootstrap::Member 
         cores: cores(),
         place: Place::of_thread(),
         devices: settings.devices,
+        device: settings.device,
         hardware: exchanged::hardware(settings),
         unix: Vec::new(),
         tcp: Vec::new(),

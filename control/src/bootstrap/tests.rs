@@ -14,6 +14,7 @@ use crate::codec::{Malformed, Wire, bytes_of};
 use crate::frames::{Frames, Incoming, Progress, frame, kind};
 use crate::handshake::{Caller, JOINING_VERSION, marked, unmarked};
 use crate::proof::{prove, random};
+use consort_algorithms::hardware::BusId;
 use consort_topology::{Claim, Place};
 use consort_types::Rank;
 use consort_types::error::{Error, Result};
@@ -40,6 +41,13 @@ fn member(rank: Rank) -> Member {
             node: rank.is_multiple_of(2).then_some(rank),
             claim: Claim { digest: rank.into(), bits: 5, cores: 2, quota: 7 },
         },
+        devices: rank.is_multiple_of(2),
+        device: rank.is_multiple_of(2).then_some(BusId {
+            domain: 7 << 16,
+            bus: rank as u8,
+            device: 3,
+            function: 1,
+        }),
         unix: format!("consort-{rank}").into_bytes(),
         tcp: vec![SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 4000 + rank as u16)],
         ..Member::unknown()

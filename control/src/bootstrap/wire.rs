@@ -17,6 +17,7 @@ use std::time::Duration;
 pub(super) use crate::codec::forms::SIZE_MAX;
 use crate::codec::{Malformed, Reader, Taken, Wire, bytes_of, shortened, wire_struct};
 use crate::handshake::JOINING_VERSION;
+use consort_algorithms::hardware::BusId;
 use consort_topology::Place;
 use consort_types::Rank;
 use consort_types::error::Error;
@@ -78,6 +79,8 @@ pub struct Member {
     pub place: Place,
     /// Whether it wants to use a device.
     pub devices: bool,
+    /// The PCI address of the device that it uses, where it says so.
+    pub device: Option<BusId>,
     /// What is in its host, as text; empty where it does not know. In a table the same for all ranks of a host.
     pub hardware: Arc<Vec<u8>>,
     /// The abstract name of its control listener.
@@ -106,6 +109,7 @@ impl std::fmt::Debug for Table {
     }
 }
 
+wire_struct!(BusId { domain, bus, device, function });
 wire_struct!(Member {
     host,
     pid,
@@ -116,6 +120,7 @@ wire_struct!(Member {
     cores,
     place,
     devices,
+    device,
     hardware,
     unix,
     tcp
@@ -140,6 +145,7 @@ impl Member {
             cores: 1,
             place: Place::default(),
             devices: false,
+            device: None,
             hardware: Arc::default(),
             unix: Vec::new(),
             tcp: Vec::new(),

@@ -11,6 +11,8 @@ use super::{
     Exchanged, Options, PLANNER_VERSION, Pinning, Preferences, SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS,
     TIMEOUT_MAX, TransportChoice, WIRE_VERSION,
 };
+use consort_algorithms::hardware::BusId;
+
 use crate::environment::{Environment, Origin, Resolved, Setting, Spelling, integer};
 use consort_types::error::{Error, Result};
 
@@ -43,6 +45,8 @@ pub struct Settings {
     pub thread_blocks: (u32, u32),
     /// Whether this rank may use a device.
     pub devices: bool,
+    /// The PCI address of the device, where it is known.
+    pub device: Option<BusId>,
     /// Whether rings run in both directions.
     pub bidirectional: bool,
     /// Bytes of a slot of a mailbox; `None` where the planner chooses.
@@ -167,6 +171,7 @@ impl Settings {
             channels,
             thread_blocks,
             devices: options.devices,
+            device: options.device_at.as_deref().map(device).transpose()?,
             bidirectional,
             slot_bytes,
             flight_record,
@@ -322,6 +327,11 @@ fn without_effect(environment: &Environment<'_>) -> Option<(&'static str, &'stat
 
 const CHANNELS_MAX: u16 = 16;
 const CHANNELS_RULE: &str = "a number from 1 to 16";
+/// A PCI address.
+fn device(address: &str) -> Result<BusId> {
+    address.parse().map_err(|_| bad("the address of the rank's device", address, "as 0000:65:00.0"))
+}
+
 const EVENTS_RULE: &str = "a number from 1 to 4194304";
 const SLOT_RULE: &str = "a power of two from 16384 to 524288";
 

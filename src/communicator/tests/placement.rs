@@ -4,6 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use crate::{Communicator, Options, ReduceOp, UniqueId};
+use consort_control::bootstrap::Member;
 use consort_settings::options::{Pinning, Settings};
 use consort_topology::{Cores, Place, allowed};
 
@@ -83,9 +84,11 @@ fn memory_lies_where_its_reader_runs_on_a_host_with_several_nodes() {
     };
     let run = |node: Option<u32>| {
         let settings = Settings::resolve_from(&Options::default(), &|_| None).expect("settings");
-        let at =
-            |rank| (64, Place { cache: None, node: if rank == 0 { node } else { None }, ..Place::default() });
-        let ranks = Communicator::local_at(2, settings, &at).expect("ranks");
+        let at = |rank, of| {
+            let place = Place { node: node.filter(|_| rank == 0), ..Place::default() };
+            Member { cores: 64, place, ..of }
+        };
+        let ranks = Communicator::local_as(2, settings, &at).expect("ranks");
         std::thread::scope(|threads| {
             for comm in &ranks {
                 threads.spawn(move || {

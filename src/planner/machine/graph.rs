@@ -3,10 +3,10 @@
 //! Invariant: made from the table that all ranks have, so it is the same on all of them. Hosts are joined by rails: no file of a host says
 //! what is between hosts. Absent: hosts that say nothing; then there is no such graph.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use consort_algorithms::hardware::{Hardware, Network, NodeId, Rates, Wires};
+use consort_algorithms::hardware::{BusId, Hardware, Network, NodeId, Rates, Wires};
 
 use consort_control::bootstrap::Member;
 use consort_settings::options::{Misfit, cpu_graph, machine};
@@ -59,7 +59,7 @@ impl Graphs {
             Err(misfit) => (None, Some(misfit.to_string())),
         };
         if with_devices == members.len() {
-            let (devices, misfit) = text(of_devices(&machines, host_of));
+            let (devices, misfit) = text(of_devices(&machines, &members, host_of));
             Graphs { devices, misfit, ..nothing }
         } else if with_devices == 0 && machines.len() == 1 {
             let (host, misfit) =
@@ -71,21 +71,9 @@ impl Graphs {
     }
 }
 
-/// The graph of ranks with a GPU each: the ranks of a host have its GPUs in their order.
-fn of_devices(machines: &[&Hardware], host_of: &[u32]) -> Result<String, Misfit> {
-    for (machine, host) in machines.iter().zip(0..) {
-        let (gpus, ranks) = (machine.gpus().len(), host_of.iter().filter(|of| **of == host).count());
-        if gpus != ranks {
-            return Err(Misfit {
-                reason: format!(
-                    "the machine {:?} has {gpus} GPUs, and {ranks} ranks of the job are on it",
-                    machine.name
-                ),
-                remedy: "name the machine that has the job's GPUs and no others (NCCL_TOPO_FILE), or none"
-                    .into(),
-            });
-        }
-    }
+/// The graph of ranks with a GPU each.
+fn of_devices(machines: &[&Hardware], members: &[&Member], host_of: &[u32]) -> Result<String, Misfit> {
+    let mut gpus: Vec<Option<NodeId>> = vec![None; members.len()];
     let composed = match machines {
         [one] => (*one).clone(),
         several => Hardware::compose(several, Network::Rail).map_err(|error| Misfit {
@@ -94,21 +82,61 @@ fn of_devices(machines: &[&Hardware], host_of: &[u32]) -> Result<String, Misfit>
         })?,
     };
     // All GPUs come host by host; ranks may not.
-    let gpus = composed.gpus();
-    let counts: Vec<usize> = machines.iter().map(|machine| machine.gpus().len()).collect();
-    let mut next: Vec<usize> = (0..counts.len()).map(|host| counts[..host].iter().sum()).collect();
-    let of_ranks: Vec<NodeId> = host_of
-        .iter()
-        .map(|host| {
-            let at = &mut next[*host as usize];
-            *at += 1;
-            gpus[*at - 1]
-        })
-        .collect();
+    let (all, mut before) = (composed.gpus(), 0);
+    for (machine, host) in machines.iter().zip(0..) {
+        let here: Vec<usize> = (0..members.len()).filter(|rank| host_of[*rank] == host).collect();
+        let of_ranks = gpus_of(machine, members, &here)?;
+        for (rank, at) in here.into_iter().zip(of_ranks) {
+            gpus[rank] = all.get(before + at).copied();
+        }
+        before += machine.gpus().len();
+    }
+    let gpus: Vec<NodeId> = gpus.into_iter().flatten().collect();
     let graph = composed
-        .rank_graph(&of_ranks, Rates::DataSheet, Wires::All)
+        .rank_graph(&gpus, Rates::DataSheet, Wires::All)
         .map_err(|error| Misfit { reason: error.reason, remedy: error.remedy })?;
     Ok(graph.topology.to_string())
+}
+
+/// Which of a host's GPUs, in their order, the `ranks` on it have: by the addresses that they say, or, where one of them says none or
+/// the machine has none, all of them in turn.
+fn gpus_of(machine: &Hardware, members: &[&Member], ranks: &[usize]) -> Result<Vec<usize>, Misfit> {
+    let gpus = machine.gpus();
+    let bus = |gpu: &NodeId| machine.gpu(*gpu).and_then(|gpu| gpu.pci.bus);
+    let known: Option<Vec<BusId>> = gpus.iter().map(bus).collect();
+    let said: Option<Vec<BusId>> = ranks.iter().map(|rank| members[*rank].device).collect();
+    if let (Some(known), Some(said)) = (known.filter(|known| !known.is_empty()), said) {
+        let mut users: BTreeMap<BusId, usize> = BTreeMap::new();
+        let at = |(rank, device): (&usize, BusId)| {
+            if let Some(other) = users.insert(device, *rank) {
+                return Err(Misfit {
+                    reason: format!("ranks {other} and {rank} share the GPU at {device}"),
+                    remedy: "give each rank a GPU of its own".into(),
+                });
+            }
+            known.iter().position(|bus| *bus == device).ok_or_else(|| Misfit {
+                reason: format!(
+                    "rank {rank} uses the GPU at {device}, which the machine {:?} does not have",
+                    machine.name
+                ),
+                remedy: "name the machine that has the job's GPUs (NCCL_TOPO_FILE), or none".into(),
+            })
+        };
+        return ranks.iter().zip(said).map(at).collect();
+    }
+    if gpus.len() != ranks.len() {
+        let (gpus, ranks) = (gpus.len(), ranks.len());
+        let (have, are) = if ranks == 1 { ("1 rank", "is") } else { (&*format!("{ranks} ranks"), "are") };
+        return Err(Misfit {
+            reason: format!(
+                "the machine {:?} has {gpus} {}, and {have} of the job {are} on it",
+                machine.name,
+                if gpus == 1 { "GPU" } else { "GPUs" }
+            ),
+            remedy: "name the machine that has the job's GPUs and no others (NCCL_TOPO_FILE), or none".into(),
+        });
+    }
+    Ok((0..gpus.len()).collect())
 }
 
 #[cfg(test)]
@@ -150,6 +178,7 @@ mod tests {
             cores: 4,
             place: Place::default(),
             devices,
+            device: None,
             hardware: hardware.clone(),
             unix: vec![],
             tcp: vec![],
@@ -185,6 +214,73 @@ mod tests {
             graphs.misfit.as_deref().is_some_and(|why| why.contains("2 GPUs, and 3 ranks")),
             "{graphs:?}"
         );
+    }
+
+    /// Ranks of hosts that use the GPUs at these buses.
+    fn placed(hardware: &Arc<Vec<u8>>, ranks: &[(u8, u8)]) -> Graphs {
+        let of = |&(host, bus): &(u8, u8)| {
+            let device = Some(BusId { bus, ..BusId::default() });
+            Member { device, ..member(host, hardware, true) }
+        };
+        let members: Vec<Member> = ranks.iter().map(of).collect();
+        let host_of: Vec<u32> = ranks.iter().map(|(host, _)| u32::from(*host)).collect();
+        Graphs::of(members.iter(), &host_of)
+    }
+
+    /// The bytes a second of the direct link between two ranks; 0 where there is none.
+    fn between(graph: &topology::Topology, one: u32, other: u32) -> u64 {
+        let link = graph.links().iter().find(|link| (link.from.0, link.to.0) == (one, other));
+        link.map_or(0, |link| link.bandwidth_bytes_s)
+    }
+
+    #[test]
+    fn ranks_have_the_gpus_that_they_say_in_the_order_of_ranks() {
+        // Eight GPUs of which each has an NVLink to the next alone, of as many GB/s as its number and one.
+        let mut ring = String::from("hardware ring\nhost h0\nnuma n0 on=h0 number=0\n");
+        for gpu in 0..8 {
+            ring += &format!(
+                "gpu g{gpu} on=h0 bus=0000:{:02x}:00.0 index={gpu} described=yes links_known=yes\n",
+                gpu + 16
+            );
+        }
+        for gpu in 0..8 {
+            ring += &format!("link n0 g{gpu} pcie generation=4 width=16\n");
+        }
+        for gpu in 0..7 {
+            ring += &format!("link g{gpu} g{} nvlink bytes_s={}000000000\n", gpu + 1, gpu + 1);
+        }
+        ring += "link h0 n0 local\n";
+        let ring = Arc::new(ring.into_bytes());
+        // Five of eight, backwards, on two hosts whose ranks alternate.
+        let two = placed(&ring, &[(0, 22), (1, 17), (0, 21), (1, 16), (0, 18)]);
+        assert_eq!(two.misfit, None);
+        let graph = topology::parse(&two.devices.expect("a graph")).expect("a topology");
+        assert_eq!(graph.ranks(), 5);
+        assert_eq!(
+            [between(&graph, 0, 2), between(&graph, 1, 3), between(&graph, 0, 4)],
+            [6_000_000_000, 1_000_000_000, 0]
+        );
+        let misfit = |ranks: &[(u8, u8)]| placed(&ring, ranks).misfit.expect("no graph");
+        let missing = misfit(&[(0, 16), (0, 3)]);
+        assert!(
+            missing.contains("rank 1 uses the GPU at 0000:03:00.0, which the machine \"ring\""),
+            "{missing}"
+        );
+        let shared = misfit(&[(0, 16), (1, 16), (1, 17), (0, 16)]);
+        assert!(shared.contains("ranks 0 and 3 share the GPU at 0000:10:00.0"), "{shared}");
+    }
+
+    #[test]
+    fn a_rank_that_does_not_say_its_gpu_leaves_all_in_turn() {
+        let hardware = text(PAIR);
+        let said =
+            Member { device: Some(BusId { bus: 10, ..BusId::default() }), ..member(0, &hardware, true) };
+        let members = [said, member(0, &hardware, true)];
+        assert!(Graphs::of(members.iter(), &[0, 0]).devices.is_some());
+        let one = Graphs::of(members[..1].iter(), &[0]);
+        assert!(one.devices.is_some() && one.misfit.is_none(), "{one:?}");
+        let one = Graphs::of(members[1..].iter(), &[0]).misfit.expect("none");
+        assert!(one.contains("has 2 GPUs, and 1 rank of the job is on it"), "{one}");
     }
 
     #[test]

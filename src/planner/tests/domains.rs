@@ -9,6 +9,7 @@ use consort_kernels::ReduceOp;
 use super::{machine, planning_on, settings};
 use crate::Communicator;
 use crate::planner::{Machine, Planner, Planning, Program};
+use consort_control::bootstrap::Member;
 use consort_settings::options::Determinism;
 use consort_settings::options::{Options, TransportChoice};
 use consort_topology::Place;
@@ -118,8 +119,11 @@ fn where_memory_is_not_shared_or_a_machine_is_named_there_is_no_level() {
 
 /// Ranks that run in these caches: rank `r` in cache `caches[r]`.
 fn ranks(caches: &[u32], options: &Options) -> Vec<Communicator> {
-    let at = |rank: u32| (64, Place { cache: Some(caches[rank as usize]), node: None, ..Place::default() });
-    Communicator::local_at(caches.len() as u32, settings(|_| options.clone()), &at).expect("ranks")
+    let at = |rank: u32, of: Member| {
+        let place = Place { cache: Some(caches[rank as usize]), node: None, ..Place::default() };
+        Member { cores: 64, place, ..of }
+    };
+    Communicator::local_as(caches.len() as u32, settings(|_| options.clone()), &at).expect("ranks")
 }
 
 fn on_all(ranks: &[Communicator], body: impl Fn(&Communicator) + Sync) {

@@ -81,7 +81,8 @@ fn the_longest_failure_fits_its_bound() {
     let body = bytes_of(&error);
     assert!(body.len() + 32 <= wire::FAILURE_MAX);
     assert!(matches!(Error::whole(&body), Ok(Error::MissingRanks { .. })));
-    let mut wide = hello(0, 3);
+    // Of this rank all is known.
+    let mut wide = hello(2, 3);
     wide.member.host = "h".repeat(1000);
     wide.member.unix = vec![1; 108];
     wide.member.tcp = vec!["[fd00::1]:1".parse().unwrap(); 8];
