@@ -24,6 +24,7 @@ pub use named::{
 };
 pub use preferences::Determinism;
 pub use preferences::{Preferences, Wishes, digest};
+pub use restriction::Source;
 pub use settings::{RECORDS, Settings};
 pub use tuning::{Tuning, TuningError, TuningLine};
 

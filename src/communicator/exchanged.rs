@@ -63,6 +63,11 @@ pub(super) fn joined(rank: u32, member: &Member, settings: &Settings, planning: 
         // A job on some of the GPUs that its ranks see is no mistake of a user.
         if is_by_user { warn(&text) } else { inform(&text) }
     }
+    if rank == 0
+        && let Some(why) = planning.channels_misfit()
+    {
+        warn(&format!("NCCL_GRAPH_FILE: {why}; the job goes on without it"));
+    }
     let exchanged = &settings.exchanged;
     if *exchanged == Exchanged::default() {
         return;
@@ -82,12 +87,6 @@ pub(super) fn joined(rank: u32, member: &Member, settings: &Settings, planning: 
         [] => Some(machine()),
         text => options::machine(text).ok(),
     };
-    let found = exchanged.read_graphs();
-    if let (Some(graphs), Some(hardware)) = (&found, &known)
-        && let Err(why) = graphs.check(hardware)
-    {
-        warn(&format!("NCCL_GRAPH_FILE: {why}; the job goes on without it"));
-    }
     if let Some(path) = machine_dump {
         let text = known.as_ref().ok_or_else(|| "what its rank said of its host cannot be read".to_owned());
         write(
@@ -98,7 +97,7 @@ pub(super) fn joined(rank: u32, member: &Member, settings: &Settings, planning: 
     }
     if let Some(path) = graphs_dump {
         let searched = || known.as_ref().map_or_else(|| Err("nothing is known of this host".into()), graphs);
-        let graphs = found.map_or_else(searched, Ok);
+        let graphs = exchanged.graphs.as_deref().cloned().map_or_else(searched, Ok);
         write("NCCL_GRAPH_DUMP_FILE", &path, graphs.map(|graphs| nccl_graph_xml(&graphs)));
     }
 }

@@ -244,6 +244,7 @@ fn of_this_process(process: &Process, settings: &Settings) -> bootstrap::Member 
         place: Place::of_thread(),
         devices: settings.devices,
         device: settings.device,
+        graphs: settings.exchanged.graphs_mark(),
         hardware: exchanged::hardware(settings),
         unix: Vec::new(),
         tcp: Vec::new(),

@@ -108,7 +108,8 @@ impl Choice {
                 }
             }
         };
-        let algorithm = algorithm.beginning_at(call.first_folded(ranks));
+        let algorithm =
+            planning.turned(algorithm, collective, call.root).beginning_at(call.first_folded(ranks));
         Ok(Choice {
             program: Program { collective, ranks, algorithm },
             slot_bytes,

@@ -65,7 +65,7 @@ impl Ground {
 }
 
 /// The values on which a selection on devices depends besides the communicator: the collective, its size class, the rank at
-/// which its fold begins, the algorithm that the call names, and the devices' means.
+/// which its fold begins (or the root itself), the algorithm that the call names, and the devices' means.
 pub(super) type Key = (Collective, u64, u32, Option<Algorithm>, Ground);
 
 /// A call on devices, as one rank sees it.
@@ -141,7 +141,9 @@ impl Asked<'_> {
         if let Some(why) = self.planning.restricts(algorithm, self.collective()) {
             return Eligibility::Out(why);
         }
-        let names = || self.planning.preferences.restriction.names(self.collective(), algorithm.family());
+        let restriction = &self.planning.preferences.restriction;
+        let sources = || self.planning.sources(algorithm, self.collective());
+        let names = || restriction.names(self.collective(), algorithm.family(), &sources());
         let folds_whole = self.collective() == Collective::AllReduce && algorithm.is_direct();
         match carrier {
             Carrier::Packets if !self.ground.alone => {
@@ -179,6 +181,7 @@ impl Asked<'_> {
     }
 
     fn proved(&self, algorithm: Algorithm) -> Result<Proved> {
+        let algorithm = self.planning.turned(algorithm, self.collective(), self.call.root);
         Planner::of_process().for_devices(self.call, algorithm, self.rank, self.planning.ranks())
     }
 
@@ -368,15 +371,22 @@ impl Planning {
     /// # Errors
     /// [`Error::InvalidArgument`] where nothing is left, with the reason against each candidate.
     pub(crate) fn way_of(&self, call: &Call, rank: u32, ground: Ground) -> Result<Way> {
-        self.select_on(&Asked { planning: self, call, rank, ground, is_quiet: false }).map(|(way, _)| way)
+        let ((carrier, algorithm), _) =
+            self.select_on(&Asked { planning: self, call, rank, ground, is_quiet: false })?;
+        // A call that is staged is planned as one on host memory.
+        let is_staged = carrier == Carrier::Staging;
+        let turned = || self.turned(algorithm, call.kind.collective(), call.root);
+        Ok((carrier, if is_staged { algorithm } else { turned() }))
     }
 
     fn select_on(&self, asked: &Asked<'_>) -> Result<(Way, Origin)> {
         if asked.is_quiet {
             return asked.select();
         }
-        let first = asked.call.first_folded(self.ranks());
-        let key = (asked.collective(), asked.bytes(), first, asked.call.algorithm, asked.ground);
+        // Plans of what was found differ with the root.
+        let is_found = !self.searched(asked.collective()).is_empty();
+        let root = if is_found { asked.call.root } else { asked.call.first_folded(self.ranks()) };
+        let key = (asked.collective(), asked.bytes(), root, asked.call.algorithm, asked.ground);
         self.once_on_devices(key, || asked.select())
     }
 

@@ -121,6 +121,18 @@ impl Machine {
     }
 }
 
+/// The box of each rank, where boxes are not even and in the order of ranks; empty otherwise.
+pub(super) fn boxes_of(topology: &Topology) -> Vec<u32> {
+    if even_boxes(topology) > 1 || topology.boxes().len() <= 1 {
+        return Vec::new();
+    }
+    let mut boxes = vec![0; topology.ranks() as usize];
+    for (ranks, number) in topology.boxes().iter().zip(0..) {
+        ranks.iter().for_each(|rank| boxes[rank.index()] = number);
+    }
+    boxes
+}
+
 /// The number of each of `keys`, counted in the order in which they first come, and how many there are.
 fn numbered(keys: impl Iterator<Item = [u8; 16]>) -> (u32, Vec<u32>) {
     let mut seen: HashMap<[u8; 16], u32> = HashMap::new();

@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use consort_algorithms::catalogue::{self, Algorithm, Shape};
+use consort_algorithms::hardware::exchange::Graphs as FileGraphs;
 use consort_algorithms::topology::{self, Topology};
 use consort_algorithms::{Collective, LowerOptions, Plan, lower_all, passes, verify};
 
@@ -22,7 +23,8 @@ use super::carriers::{Carrier, Way};
 use super::choice::is_streamed;
 use super::devices;
 use super::explain::{Candidate, Explanation, Origin};
-use super::machine::{Machine, even_boxes};
+use super::machine::graph::Graphs;
+use super::machine::{Machine, boxes_of, even_boxes};
 use super::selector::{eligible, least};
 use consort_settings::options::{Determinism, Preferences, TuningLine, digest, graph_for};
 use consort_settings::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, Settings, TransportChoice};
@@ -70,6 +72,8 @@ pub struct Planning {
     messages: OnceLock<price::Messages>,
     /// What the search finds on the topology, once candidates are asked for.
     searched: searched::Searched,
+    /// The rings and trees of a file that all ranks have.
+    channels: Option<Arc<FileGraphs>>,
     /// Set once devices were asked for their tuning table, or calls on host memory were found to have one of devices.
     table_is_placed: OnceLock<()>,
     /// Set once a table that does not act was warned of.
@@ -123,6 +127,9 @@ impl Planning {
         let invariant = preferences.determinism == Determinism::Invariant;
         let Settings { channels, bidirectional, .. } = *settings;
         let shape = Shape { per_box, channels, bidirectional, all_pairs: invariant };
+        let agreed = machine.graphs.channels;
+        let channels =
+            settings.exchanged.graphs.clone().filter(|_| settings.exchanged.graphs_mark() == agreed);
         let planning = Planning {
             machine,
             transport: settings.transport,
@@ -136,6 +143,7 @@ impl Planning {
             admitted: Default::default(),
             messages: OnceLock::new(),
             searched: searched::Searched::default(),
+            channels,
             table_is_placed: OnceLock::new(),
             table_is_warned_of: OnceLock::new(),
             memory: Mutex::default(),
@@ -153,7 +161,8 @@ impl Planning {
             return Err(Error::invalid("0 ranks or cores", "ask for at least 1"));
         }
         let settings = Settings::resolve(options)?;
-        Ok(Self::new(Machine::of_one_host(ranks, cores), &settings))
+        let graphs = Graphs { channels: settings.exchanged.graphs_mark(), ..Graphs::default() };
+        Ok(Self::new(Machine { graphs, ..Machine::of_one_host(ranks, cores) }, &settings))
     }
 
     /// A plan for the ranks of a machine that need not exist.
@@ -169,6 +178,8 @@ impl Planning {
             // The profile of that name is of hosts with sockets between them.
             sockets: topology.name.starts_with("tcp:"),
             per_box: even_boxes(topology),
+            graphs: Graphs { channels: settings.exchanged.graphs_mark(), ..Graphs::default() },
+            host_of: boxes_of(topology),
             ..Machine::of_one_host(topology.ranks(), topology.ranks())
         };
         Ok(Self::new(machine, &settings))
@@ -248,7 +259,10 @@ impl Planning {
 
     fn impossible(&self, collective: Collective, all: &[Algorithm]) -> Error {
         let possible = all.iter().filter(|algorithm| !self.reorders(**algorithm, collective));
-        let possible: Vec<String> = possible.map(|algorithm| algorithm.family().to_string()).collect();
+        let name =
+            |of: &Algorithm| self.sources(*of, collective).first().map(|source| source.name().to_owned());
+        let possible: Vec<String> =
+            possible.map(|of| name(of).unwrap_or_else(|| of.family().to_string())).collect();
         let invariant = (self.preferences.determinism == Determinism::Invariant)
             .then(|| "CONSORT_DETERMINISM is \"invariant\"".to_owned());
         let restriction = self.preferences.restriction.origin.as_ref();
@@ -559,6 +573,7 @@ impl Planning {
             block_bytes,
             class_bytes: class,
             topology: self.topology.name.clone(),
+            graph_hash: self.graph_hash(),
             path: None,
             per_box: self.shape.per_box,
             origin: chosen.origin,

@@ -28,7 +28,7 @@ pub fn graphs(rings: &Rings, hardware: &Hardware, gpus: &[NodeId], rates: Rates)
             .map(|(from, to)| paths.between(gpus[from.index()], gpus[to.index()]).kind);
         let worst = kinds.max().unwrap_or(PathKind::Loc);
         let gpu = |rank: &crate::Rank| ChannelGpu { index: index[rank.index()], rank: Some(rank.0) };
-        let channel = Channel { nets: Vec::new(), gpus: ring.order.iter().map(gpu).collect() };
+        let channel = Channel { line: None, nets: Vec::new(), gpus: ring.order.iter().map(gpu).collect() };
         match graphs.last_mut().filter(|graph| graph.intra_bytes_s == speed) {
             Some(graph) => {
                 graph.channels.push(channel);

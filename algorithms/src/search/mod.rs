@@ -11,6 +11,7 @@
 mod channels;
 mod compose;
 mod covers;
+mod given;
 mod layout;
 mod part;
 mod place;
@@ -27,6 +28,7 @@ use part::{Graph, Part, UNITS, UNLIMITED};
 use stages::Stages;
 
 pub use channels::graphs;
+pub use given::given;
 pub use words::words;
 
 /// What bounds a search.
@@ -98,6 +100,30 @@ impl Rings {
         };
         self.total().checked_mul(part)
     }
+}
+
+impl Rings {
+    /// The same rings of ranks that are counted from `root`, as schedules of rooted collectives count them.
+    ///
+    /// # Panics
+    /// When there is no such rank.
+    pub fn from_root(&self, root: Rank) -> Rings {
+        let turned = |ring: &Ring| {
+            let ranks = ring.order.len();
+            let first = ring.order.iter().position(|rank| *rank == root).expect("the root is a rank");
+            let mut order: Vec<Rank> = ring.order.iter().map(|rank| from(*rank, root, ranks)).collect();
+            let mut hops = ring.hops.clone();
+            order.rotate_left(first);
+            hops.rotate_left(first.min(ring.hops.len()));
+            Ring { order, hops, bytes_s: ring.bytes_s }
+        };
+        Rings { rings: self.rings.iter().map(turned).collect(), limit: self.limit }
+    }
+}
+
+/// The number of a rank that is counted from `root`.
+fn from(rank: Rank, root: Rank, ranks: usize) -> Rank {
+    Rank(((rank.index() + ranks - root.index()) % ranks) as u32)
 }
 
 /// The steps of a search in these parts.
@@ -182,6 +208,28 @@ impl Trees {
     pub fn total(&self) -> Ratio {
         let units: u128 = self.trees.iter().map(|tree| units(tree.bytes_s)).sum();
         Ratio::new(units, UNITS)
+    }
+
+    /// The same trees of ranks that are counted from `root`, as schedules of rooted collectives count them.
+    ///
+    /// # Panics
+    /// When there is no such rank.
+    pub fn from_root(&self, root: Rank) -> Trees {
+        fn turned<T: Clone>(of_ranks: &[T], root: Rank) -> Vec<T> {
+            let mut turned = of_ranks.to_vec();
+            turned.rotate_left(root.index().min(of_ranks.len()));
+            turned
+        }
+        let tree = |tree: &Tree| {
+            let above = |of: Option<Rank>| of.map(|rank| from(rank, root, tree.parents.len()));
+            Tree {
+                parents: turned(&tree.parents, root).into_iter().map(above).collect(),
+                down: turned(&tree.down, root),
+                up: turned(&tree.up, root),
+                bytes_s: tree.bytes_s,
+            }
+        };
+        Trees { trees: self.trees.iter().map(tree).collect(), limit: self.limit }
     }
 }
 

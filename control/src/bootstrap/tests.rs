@@ -48,6 +48,7 @@ fn member(rank: Rank) -> Member {
             device: 3,
             function: 1,
         }),
+        graphs: u64::from(rank) << 40,
         unix: format!("consort-{rank}").into_bytes(),
         tcp: vec![SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 4000 + rank as u16)],
         ..Member::unknown()

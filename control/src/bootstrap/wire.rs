@@ -81,6 +81,8 @@ pub struct Member {
     pub devices: bool,
     /// The PCI address of the device that it uses, where it says so.
     pub device: Option<BusId>,
+    /// What is the same on ranks whose files have the same rings and trees; 0 without a file.
+    pub graphs: u64,
     /// What is in its host, as text; empty where it does not know. In a table the same for all ranks of a host.
     pub hardware: Arc<Vec<u8>>,
     /// The abstract name of its control listener.
@@ -121,6 +123,7 @@ wire_struct!(Member {
     place,
     devices,
     device,
+    graphs,
     hardware,
     unix,
     tcp
@@ -146,6 +149,7 @@ impl Member {
             place: Place::default(),
             devices: false,
             device: None,
+            graphs: 0,
             hardware: Arc::default(),
             unix: Vec::new(),
             tcp: Vec::new(),

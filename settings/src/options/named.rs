@@ -15,6 +15,7 @@ use consort_algorithms::hardware::exchange::{self, BYTES_MAX, Content, Graphs};
 use consort_algorithms::hardware::{Hardware, NodeId, NodeKind, Rates, Wires};
 use consort_algorithms::topology::{self, Topology};
 
+use super::digest;
 use crate::environment::Environment;
 use crate::notice::{inform, warn};
 use consort_types::error::{Error, Result};
@@ -262,8 +263,8 @@ fn cpus(hardware: &Hardware) -> Vec<u32> {
 pub struct Exchanged {
     /// This host's machine as text (`NCCL_TOPO_FILE`), where a file says it.
     pub machine: Option<Arc<String>>,
-    /// The file of rings and trees (`NCCL_GRAPH_FILE`).
-    pub graphs: Option<PathBuf>,
+    /// Rings and trees (`NCCL_GRAPH_FILE`), where a file says them.
+    pub graphs: Option<Arc<Graphs>>,
     /// Where one rank writes its host's machine (`NCCL_TOPO_DUMP_FILE`), and which.
     pub machine_dump: Option<(PathBuf, i64)>,
     /// Where one rank writes rings and trees (`NCCL_GRAPH_DUMP_FILE`), and which.
@@ -280,28 +281,32 @@ impl Exchanged {
         let dump = |name, rank| Some((path(name)?, environment.integer(rank).unwrap_or(0)));
         Exchanged {
             machine: path("NCCL_TOPO_FILE").and_then(|path| machine_in(&path)),
-            graphs: path("NCCL_GRAPH_FILE"),
+            graphs: path("NCCL_GRAPH_FILE").and_then(|path| graphs_in(&path)).map(Arc::new),
             machine_dump: dump("NCCL_TOPO_DUMP_FILE", "NCCL_TOPO_DUMP_FILE_RANK"),
             graphs_dump: dump("NCCL_GRAPH_DUMP_FILE", "NCCL_GRAPH_DUMP_FILE_RANK"),
         }
     }
 
-    /// The rings and trees of the file, where it can be read; a warning where not.
-    pub fn read_graphs(&self) -> Option<Graphs> {
-        let path = self.graphs.as_ref()?;
-        let refused = |why: String| {
-            warn(&format!("NCCL_GRAPH_FILE {}: {why}; the job goes on without it", path.display()));
-            None
-        };
-        let bytes = match bytes(path) {
-            Ok(bytes) => bytes,
-            Err(error) => return refused(format!("it cannot be opened: {error}")),
-        };
-        match exchange::read(&bytes) {
-            Ok(exchange::Read { content: Content::Graphs(graphs), .. }) => Some(graphs),
-            Ok(read) => refused(format!("it is {}, and has no rings and trees", read.format)),
-            Err(error) => refused(error.to_string()),
-        }
+    /// What is the same where files have the same rings and trees; 0 where none has.
+    pub fn graphs_mark(&self) -> u64 {
+        self.graphs.as_ref().map_or(0, |graphs| digest(&exchange::nccl_graph_xml(graphs)).max(1))
+    }
+}
+
+/// The rings and trees of the file, where it can be read; a warning where not.
+fn graphs_in(path: &Path) -> Option<Graphs> {
+    let refused = |why: String| {
+        warn(&format!("NCCL_GRAPH_FILE {}: {why}; the job goes on without it", path.display()));
+        None
+    };
+    let bytes = match bytes(path) {
+        Ok(bytes) => bytes,
+        Err(error) => return refused(format!("it cannot be opened: {error}")),
+    };
+    match exchange::read(&bytes) {
+        Ok(exchange::Read { content: Content::Graphs(graphs), .. }) => Some(graphs),
+        Ok(read) => refused(format!("it is {}, and has no rings and trees", read.format)),
+        Err(error) => refused(error.to_string()),
     }
 }
 
@@ -428,9 +433,21 @@ mod tests {
         assert!(super::machine(known.as_bytes()).is_ok_and(|machine| machine.hosts().len() == 1));
         for name in [cut.name(), "/nonexistent/machine".into()] {
             assert_eq!(exchanged(&[("NCCL_TOPO_FILE", &name)]).machine, None);
-            assert_eq!(exchanged(&[("NCCL_GRAPH_FILE", &name)]).read_graphs(), None);
+            assert_eq!(exchanged(&[("NCCL_GRAPH_FILE", &name)]).graphs, None);
         }
-        assert_eq!(exchanged(&[("NCCL_GRAPH_FILE", &machine.name())]).read_graphs(), None);
+        assert_eq!(exchanged(&[("NCCL_GRAPH_FILE", &machine.name())]).graphs, None);
+        let rings = |speed: u32| {
+            let xml = format!(
+                "<graphs version=\"1\">\n<graph id=\"0\" pattern=\"4\" nchannels=\"1\" speedintra=\"{speed}\">\n<channel>\n\
+                 <gpu dev=\"0x0\"/>\n<gpu dev=\"0x1\"/>\n</channel>\n</graph></graphs>"
+            );
+            let file = Text::of(&format!("rings{speed}"), xml.as_bytes());
+            exchanged(&[("NCCL_GRAPH_FILE", &file.name())])
+        };
+        assert!(rings(20).graphs.is_some_and(|graphs| graphs.graphs.len() == 1));
+        assert_eq!(rings(20).graphs_mark(), rings(20).graphs_mark());
+        assert_ne!(rings(20).graphs_mark(), rings(21).graphs_mark());
+        assert_eq!(exchanged(&[]).graphs_mark(), 0);
         let dumps = exchanged(&[("NCCL_TOPO_DUMP_FILE", "/t/x"), ("NCCL_GRAPH_DUMP_FILE_RANK", "3")]);
         assert_eq!((dumps.machine_dump, dumps.graphs_dump), (Some((PathBuf::from("/t/x"), 0)), None));
     }

@@ -9,13 +9,72 @@
 //! number of ranks, which the planner knows.
 
 use consort_algorithms::Collective;
+use consort_algorithms::builders::{ring_is_defined, spanning_trees_are_defined};
 use consort_algorithms::catalogue::Family;
 
 use crate::environment::{Environment, Resolved};
 use consort_types::error::{Error, Result};
 
+/// Rings and trees that are no algorithms of the catalogue, as they follow from a communicator's machine or from a file: what they are
+/// is another schedule in each of them, and a list of algorithms names them by where they come from.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Source {
+    /// Rings that a search finds on the machine.
+    Rings,
+    /// Trees that a search finds there.
+    Trees,
+    /// Rings of `NCCL_GRAPH_FILE`.
+    FileRings,
+    /// Trees of it.
+    FileTrees,
+}
+
+impl Source {
+    /// All of them, in the order in which they settle ties.
+    pub const ALL: [Source; 4] = [Source::Rings, Source::Trees, Source::FileRings, Source::FileTrees];
+
+    /// The name in a list.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Source::Rings => "found-rings",
+            Source::Trees => "found-trees",
+            Source::FileRings => "file-rings",
+            Source::FileTrees => "file-trees",
+        }
+    }
+
+    /// Whether there can be some for `collective`.
+    pub const fn serves(self, collective: Collective) -> bool {
+        match self {
+            Source::Rings | Source::FileRings => ring_is_defined(collective),
+            Source::Trees | Source::FileTrees => spanning_trees_are_defined(collective),
+        }
+    }
+
+    fn named(text: &str) -> Option<Self> {
+        let plain = |text: &str| text.to_ascii_lowercase().replace(['_', '-'], "");
+        Source::ALL.into_iter().find(|source| plain(source.name()) == plain(text))
+    }
+}
+
+/// What a name of a list stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Word {
+    Family(Family),
+    Source(Source),
+}
+
+impl Word {
+    fn serves(self, collective: Collective) -> bool {
+        match self {
+            Word::Family(family) => family.serves(collective),
+            Word::Source(source) => source.serves(collective),
+        }
+    }
+}
+
 /// The algorithms that a name stands for.
-type Families = std::result::Result<Vec<Family>, Box<dyn std::error::Error>>;
+type Words = std::result::Result<Vec<Word>, Box<dyn std::error::Error>>;
 
 /// The algorithms that may be chosen.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -28,7 +87,7 @@ pub struct Restriction {
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Rule {
     collective: Option<Collective>,
-    families: Vec<Family>,
+    words: Vec<Word>,
     exclude: bool,
 }
 
@@ -40,10 +99,9 @@ impl Restriction {
     /// protocols that need hardware which these ranks do not use.
     pub fn resolve(option: Option<&str>, environment: &Environment<'_>) -> Result<Option<Resolved<Self>>> {
         protocols(environment.text("NCCL_PROTO").map(|(text, _)| text).as_deref())?;
-        let ours = |name: &str| Ok(vec![name.parse()?]);
-        let read = |variable: &str, text: &str, family: &dyn Fn(&str) -> Families| {
+        let read = |variable: &str, text: &str, word: &dyn Fn(&str) -> Words| {
             let set = !text.trim().is_empty();
-            set.then(|| Self::parse(variable, text, family)).transpose()
+            set.then(|| Self::parse(variable, text, word)).transpose()
         };
         environment.find(
             &[
@@ -54,7 +112,7 @@ impl Restriction {
         )
     }
 
-    fn parse(variable: &str, text: &str, family: &dyn Fn(&str) -> Families) -> Result<Self> {
+    fn parse(variable: &str, text: &str, word: &dyn Fn(&str) -> Words) -> Result<Self> {
         let bad = |why: String| Error::invalid(format!("{variable} is {text:?}"), why);
         let mut rules = Vec::new();
         for list in text.split(';').map(str::trim).filter(|list| !list.is_empty()) {
@@ -70,20 +128,20 @@ impl Restriction {
                 Some(names) => (true, names),
                 None => (false, names),
             };
-            let mut families = Vec::new();
+            let mut words = Vec::new();
             let names = || names.split(',').map(str::trim).filter(|name| !name.is_empty());
             for name in names() {
-                families.extend(family(name).map_err(|error| bad(error.to_string()))?);
+                words.extend(word(name).map_err(|error| bad(error.to_string()))?);
             }
             if names().next().is_none() {
                 return Err(bad(format!("{list:?} names no algorithm")));
             }
-            if families.is_empty() && !exclude {
+            if words.is_empty() && !exclude {
                 return Err(bad(format!(
                     "{list:?} needs a switch that aggregates, which these ranks have not; possible: Ring, Tree, PAT"
                 )));
             }
-            rules.push(Rule { collective, families, exclude });
+            rules.push(Rule { collective, words, exclude });
         }
         // The ranks compare it as if nothing had been set.
         let origin = (!rules.is_empty()).then(|| (variable.to_owned(), text.trim().to_owned()));
@@ -95,21 +153,21 @@ impl Restriction {
         self.rules.is_empty()
     }
 
-    /// Whether `collective` may use `family`.
-    pub fn allows(&self, collective: Collective, family: Family) -> bool {
-        self.rule(collective).is_none_or(|rule| rule.families.contains(&family) != rule.exclude)
+    /// Whether `collective` may use `family`, which comes from `sources`.
+    pub fn allows(&self, collective: Collective, family: Family, sources: &[Source]) -> bool {
+        self.rule(collective).is_none_or(|rule| rule.says(family, sources) != rule.exclude)
     }
 
-    /// Whether `family` is among those that alone are left for `collective`.
-    pub fn names(&self, collective: Collective, family: Family) -> bool {
-        self.rule(collective).is_some_and(|rule| !rule.exclude && rule.families.contains(&family))
+    /// Whether `family`, which comes from `sources`, is among those that alone are left for `collective`.
+    pub fn names(&self, collective: Collective, family: Family, sources: &[Source]) -> bool {
+        self.rule(collective).is_some_and(|rule| !rule.exclude && rule.says(family, sources))
     }
 
     /// The one that holds for a collective.
     fn rule(&self, collective: Collective) -> Option<&Rule> {
         let speaks = |rule: &&Rule| match rule.collective {
             Some(named) => named == collective,
-            None => rule.exclude || rule.families.iter().any(|family| family.serves(collective)),
+            None => rule.exclude || rule.words.iter().any(|word| word.serves(collective)),
         };
         self.rules.iter().rev().find(speaks)
     }
@@ -118,6 +176,25 @@ impl Restriction {
     pub fn text(&self) -> String {
         self.origin.as_ref().map_or_else(|| "all".to_owned(), |(_, text)| text.clone())
     }
+}
+
+impl Rule {
+    fn says(&self, family: Family, sources: &[Source]) -> bool {
+        self.words.iter().any(|word| match word {
+            Word::Family(named) => *named == family,
+            Word::Source(named) => sources.contains(named),
+        })
+    }
+}
+
+/// What a name of this library stands for.
+fn ours(name: &str) -> Words {
+    if let Some(source) = Source::named(name) {
+        return Ok(vec![Word::Source(source)]);
+    }
+    let known = Source::ALL.map(Source::name).join(", ");
+    let family: Family = name.parse().map_err(|error| format!("{error}, {known}"))?;
+    Ok(vec![Word::Family(family)])
 }
 
 /// `all_reduce`, `AllReduce`, `allreduce`.
@@ -130,7 +207,7 @@ fn collective(name: &str) -> std::result::Result<Collective, String> {
 }
 
 /// The algorithms of this library that NCCL's name stands for.
-fn nccl_name(name: &str) -> Families {
+fn nccl_name(name: &str) -> Words {
     let families: &[Family] = match name.to_ascii_lowercase().as_str() {
         "ring" => &[Family::Ring],
         "tree" => &[Family::Tree, Family::BoxTree],
@@ -139,7 +216,7 @@ fn nccl_name(name: &str) -> Families {
         "collnetdirect" | "collnetchain" | "collnet" | "nvls" | "nvlstree" => &[],
         _ => return Err(format!("{name:?} is no algorithm of NCCL; possible: Ring, Tree, PAT").into()),
     };
-    Ok(families.to_vec())
+    Ok(families.iter().copied().map(Word::Family).collect())
 }
 
 /// Slots with counters are NCCL's `Simple`; there is no other protocol on host memory.
@@ -177,19 +254,19 @@ mod tests {
     fn the_last_list_that_speaks_of_a_collective_holds() {
         let only = |text| resolve(&[("CONSORT_ALGO", text)]).expect("a restriction");
         let two = only("ring,doubling");
-        assert!(two.allows(Collective::AllReduce, Family::Ring));
-        assert!(two.allows(Collective::AllReduce, Family::Doubling));
-        assert!(!two.allows(Collective::AllReduce, Family::Tree));
-        assert!(two.allows(Collective::AllToAll, Family::Pairwise), "no ring for all-to-all at all");
+        assert!(two.allows(Collective::AllReduce, Family::Ring, &[]));
+        assert!(two.allows(Collective::AllReduce, Family::Doubling, &[]));
+        assert!(!two.allows(Collective::AllReduce, Family::Tree, &[]));
+        assert!(two.allows(Collective::AllToAll, Family::Pairwise, &[]), "no ring for all-to-all at all");
         let without = only("^ring");
-        assert!(!without.allows(Collective::AllReduce, Family::Ring));
-        assert!(without.allows(Collective::AllReduce, Family::Tree));
+        assert!(!without.allows(Collective::AllReduce, Family::Ring, &[]));
+        assert!(without.allows(Collective::AllReduce, Family::Tree, &[]));
         let each = only("tree;AllGather:ring; all_to_all : bruck");
-        assert!(each.allows(Collective::AllReduce, Family::Tree));
-        assert!(!each.allows(Collective::AllReduce, Family::Ring));
-        assert!(each.allows(Collective::AllGather, Family::Ring));
-        assert!(!each.allows(Collective::AllGather, Family::Bruck));
-        assert!(!each.allows(Collective::AllToAll, Family::Pairwise));
+        assert!(each.allows(Collective::AllReduce, Family::Tree, &[]));
+        assert!(!each.allows(Collective::AllReduce, Family::Ring, &[]));
+        assert!(each.allows(Collective::AllGather, Family::Ring, &[]));
+        assert!(!each.allows(Collective::AllGather, Family::Bruck, &[]));
+        assert!(!each.allows(Collective::AllToAll, Family::Pairwise, &[]));
         for text in [" all ", "tree;All"] {
             let all = only(text);
             assert!(
@@ -197,12 +274,37 @@ mod tests {
                 "as what is shown for none"
             );
         }
-        assert!(!only("all;ring").allows(Collective::AllReduce, Family::Tree));
+        assert!(!only("all;ring").allows(Collective::AllReduce, Family::Tree, &[]));
         let bound = only("all_to_all:ring");
         assert!(
             Family::ALL
                 .iter()
-                .all(|family| *family == Family::Ring || !bound.allows(Collective::AllToAll, *family))
+                .all(|family| *family == Family::Ring || !bound.allows(Collective::AllToAll, *family, &[]))
+        );
+    }
+
+    #[test]
+    fn what_is_found_is_named_by_where_it_comes_from() {
+        let only = |text| resolve(&[("CONSORT_ALGO", text)]).expect("a restriction");
+        let (collective, other) = (Collective::AllReduce, Family::Swing);
+        let found = only("found-rings,File_Trees");
+        assert!(
+            found.allows(collective, other, &[Source::Rings])
+                && found.names(collective, other, &[Source::Rings])
+        );
+        assert!(found.allows(collective, other, &[Source::Trees, Source::FileTrees]));
+        assert!(!found.allows(collective, other, &[Source::Trees]) && !found.allows(collective, other, &[]));
+        assert!(found.allows(Collective::AllToAll, Family::Pairwise, &[]), "no rings for all-to-all at all");
+        let without = only("^found-trees");
+        assert!(
+            !without.allows(collective, other, &[Source::Trees]) && without.allows(collective, other, &[])
+        );
+        assert!(!without.names(collective, other, &[Source::Rings]));
+        let unknown =
+            resolve(&[("CONSORT_ALGO", "found-cubes")]).expect_err("nothing is so named").to_string();
+        assert!(
+            unknown.contains("known: pair, ring, ") && unknown.contains(", found-rings, found-trees, "),
+            "{unknown}"
         );
     }
 
@@ -210,11 +312,11 @@ mod tests {
     fn ncclss_names_and_ours() {
         let nccl = resolve(&[("NCCL_ALGO", "Tree")]).expect("a restriction");
         assert!(
-            nccl.allows(Collective::AllReduce, Family::Tree)
-                && !nccl.allows(Collective::AllReduce, Family::Ring)
+            nccl.allows(Collective::AllReduce, Family::Tree, &[])
+                && !nccl.allows(Collective::AllReduce, Family::Ring, &[])
         );
         let both = resolve(&[("NCCL_ALGO", "Tree"), ("CONSORT_ALGO", "ring")]).expect("ours wins");
-        assert!(both.allows(Collective::AllReduce, Family::Ring));
+        assert!(both.allows(Collective::AllReduce, Family::Ring, &[]));
         for (text, why) in [
             (
                 "NVLS",
@@ -231,7 +333,7 @@ mod tests {
         }
         for harmless in ["^NVLS,NVLSTree", "Ring,NVLS"] {
             let found = resolve(&[("NCCL_ALGO", harmless)]).expect(harmless);
-            assert!(found.allows(Collective::AllReduce, Family::Ring));
+            assert!(found.allows(Collective::AllReduce, Family::Ring, &[]));
         }
     }
 

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use consort_algorithms::hardware::{BusId, Hardware, Network, NodeId, Rates, Wires};
+use consort_algorithms::hardware::{BusId, Hardware, Network, NodeId, PathKind, Paths, Rates, Wires};
 
 use consort_control::bootstrap::Member;
 use consort_settings::options::{Misfit, cpu_graph, machine};
@@ -20,6 +20,12 @@ pub(crate) struct Graphs {
     pub(crate) host: Option<Arc<str>>,
     /// Of ranks with a GPU each.
     pub(crate) devices: Option<Arc<str>>,
+    /// The number that each rank's GPU has on its host, where all are known; empty otherwise.
+    pub(crate) numbers: Vec<u64>,
+    /// What is the same where files have the same rings and trees; 0 where not all ranks have one file.
+    pub(crate) channels: u64,
+    /// Two ranks of different files of rings and trees.
+    pub(crate) channels_differ: Option<(u32, u32)>,
     /// Why there is none although ranks know their hosts.
     pub(crate) misfit: Option<String>,
     /// Whether all that is known is what ranks see by themselves, and no file says it.
@@ -31,7 +37,14 @@ impl Graphs {
     pub(super) fn of<'a>(members: impl Iterator<Item = &'a Member>, host_of: &[u32]) -> Self {
         let members: Vec<&Member> = members.collect();
         let with_devices = members.iter().filter(|member| member.devices).count();
-        let nothing = Graphs { with_devices: with_devices > 0, ..Graphs::default() };
+        let mark = members.first().map_or(0, |first| first.graphs);
+        let other = members.iter().position(|member| member.graphs != mark);
+        let nothing = Graphs {
+            with_devices: with_devices > 0,
+            channels: if other.is_none() { mark } else { 0 },
+            channels_differ: other.map(|rank| (0, rank as u32)),
+            ..Graphs::default()
+        };
         if members.is_empty() || members.iter().any(|member| member.hardware.is_empty()) {
             return nothing;
         }
@@ -59,8 +72,12 @@ impl Graphs {
             Err(misfit) => (None, Some(misfit.to_string())),
         };
         if with_devices == members.len() {
-            let (devices, misfit) = text(of_devices(&machines, &members, host_of));
-            Graphs { devices, misfit, ..nothing }
+            let (graph, numbers) = match of_devices(&machines, &members, host_of) {
+                Ok((graph, numbers)) => (Ok(graph), numbers),
+                Err(misfit) => (Err(misfit), Vec::new()),
+            };
+            let (devices, misfit) = text(graph);
+            Graphs { devices, misfit, numbers, ..nothing }
         } else if with_devices == 0 && machines.len() == 1 {
             let (host, misfit) =
                 text(cpu_graph(machines[0], members.len() as u32).map(|graph| graph.to_string()));
@@ -71,8 +88,12 @@ impl Graphs {
     }
 }
 
-/// The graph of ranks with a GPU each.
-fn of_devices(machines: &[&Hardware], members: &[&Member], host_of: &[u32]) -> Result<String, Misfit> {
+/// The graph of ranks with a GPU each, and the numbers of these GPUs where all have one.
+fn of_devices(
+    machines: &[&Hardware],
+    members: &[&Member],
+    host_of: &[u32],
+) -> Result<(String, Vec<u64>), Misfit> {
     let mut gpus: Vec<Option<NodeId>> = vec![None; members.len()];
     let composed = match machines {
         [one] => (*one).clone(),
@@ -95,7 +116,41 @@ fn of_devices(machines: &[&Hardware], members: &[&Member], host_of: &[u32]) -> R
     let graph = composed
         .rank_graph(&gpus, Rates::DataSheet, Wires::All)
         .map_err(|error| Misfit { reason: error.reason, remedy: error.remedy })?;
-    Ok(graph.topology.to_string())
+    let number = |gpu: &NodeId| composed.gpu(*gpu).and_then(|gpu| gpu.index).map(u64::from);
+    let numbers: Option<Vec<u64>> = gpus.iter().map(number).collect();
+    Ok((graph.topology.to_string(), numbers.unwrap_or_default()))
+}
+
+/// The way from the GPU of one of the ranks to that of another, in what their hosts say.
+pub(crate) fn way(
+    members: &[&Member],
+    host_of: &[u32],
+    from: usize,
+    to: usize,
+) -> Option<(PathKind, Option<u64>)> {
+    let gpu = |rank: usize| {
+        let hardware = machine(&members.get(rank)?.hardware).ok()?;
+        let here: Vec<usize> = (0..members.len()).filter(|of| host_of[*of] == host_of[rank]).collect();
+        let at = gpus_of(&hardware, members, &here).ok()?;
+        let of_ranks: Vec<(usize, usize)> = here.into_iter().zip(at).collect();
+        Some((hardware, of_ranks))
+    };
+    let at =
+        |of_ranks: &[(usize, usize)], rank| of_ranks.iter().find(|(of, _)| *of == rank).map(|(_, at)| *at);
+    let (one, of_one) = gpu(from)?;
+    let (composed, gpus) = if host_of[from] == host_of[to] {
+        let gpus = one.gpus();
+        let ends = (*gpus.get(at(&of_one, from)?)?, *gpus.get(at(&of_one, to)?)?);
+        (one, ends)
+    } else {
+        let (other, of_other) = gpu(to)?;
+        let composed = Hardware::compose(&[&one, &other], Network::Rail).ok()?;
+        let gpus = composed.gpus();
+        let ends = (*gpus.get(at(&of_one, from)?)?, *gpus.get(one.gpus().len() + at(&of_other, to)?)?);
+        (composed, ends)
+    };
+    let path = Paths::new(&composed, Rates::DataSheet).between(gpus.0, gpus.1);
+    Some((path.kind, path.bytes_s))
 }
 
 /// Which of a host's GPUs, in their order, the `ranks` on it have: by the addresses that they say, or, where one of them says none or
@@ -179,6 +234,7 @@ mod tests {
             place: Place::default(),
             devices,
             device: None,
+            graphs: 0,
             hardware: hardware.clone(),
             unix: vec![],
             tcp: vec![],
@@ -253,7 +309,7 @@ mod tests {
         let ring = Arc::new(ring.into_bytes());
         // Five of eight, backwards, on two hosts whose ranks alternate.
         let two = placed(&ring, &[(0, 22), (1, 17), (0, 21), (1, 16), (0, 18)]);
-        assert_eq!(two.misfit, None);
+        assert_eq!((two.misfit, two.numbers), (None, vec![6, 1, 5, 0, 2]));
         let graph = topology::parse(&two.devices.expect("a graph")).expect("a topology");
         assert_eq!(graph.ranks(), 5);
         assert_eq!(
@@ -271,6 +327,23 @@ mod tests {
     }
 
     #[test]
+    fn the_way_between_two_ranks_is_that_of_their_gpus() {
+        let hardware = text(PAIR);
+        let member = |host, bus| {
+            let device = Some(BusId { bus, ..BusId::default() });
+            Member { device, ..member(host, &hardware, true) }
+        };
+        let members = [member(0, 10), member(0, 7), member(1, 7)];
+        let members: Vec<&Member> = members.iter().collect();
+        let way = |from, to| way(&members, &[0, 0, 1], from, to);
+        assert_eq!(way(0, 1), Some((PathKind::Nvl, Some(50_000_000_000))));
+        let net = way(1, 2).expect("a way");
+        assert_eq!(net, (PathKind::Net, Some(25_000_000_000)));
+        assert_eq!(way(2, 0), Some(net));
+        assert_eq!(way(0, 3), None);
+    }
+
+    #[test]
     fn a_rank_that_does_not_say_its_gpu_leaves_all_in_turn() {
         let hardware = text(PAIR);
         let said =
@@ -281,6 +354,18 @@ mod tests {
         assert!(one.devices.is_some() && one.misfit.is_none(), "{one:?}");
         let one = Graphs::of(members[1..].iter(), &[0]).misfit.expect("none");
         assert!(one.contains("has 2 GPUs, and 1 rank of the job is on it"), "{one}");
+    }
+
+    #[test]
+    fn rings_of_a_file_are_those_of_all_ranks_or_none() {
+        let marked = |marks: [u64; 3]| {
+            let members = marks.map(|graphs| Member { graphs, ..member(0, &Arc::default(), false) });
+            let graphs = Graphs::of(members.iter(), &[0, 0, 0]);
+            (graphs.channels, graphs.channels_differ)
+        };
+        assert_eq!(marked([7, 7, 7]), (7, None));
+        assert_eq!(marked([7, 7, 8]), (0, Some((0, 2))));
+        assert_eq!(marked([0, 7, 7]), (0, Some((0, 1))));
     }
 
     #[test]

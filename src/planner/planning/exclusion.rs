@@ -16,7 +16,10 @@ impl Planning {
     /// Which restriction leaves an algorithm out, if one does.
     pub(in super::super) fn restricts(&self, algorithm: Algorithm, collective: Collective) -> Option<String> {
         let restriction = &self.preferences.restriction;
-        if collective == Collective::SendReceive || restriction.allows(collective, algorithm.family()) {
+        if restriction.is_none() || collective == Collective::SendReceive {
+            return None;
+        }
+        if restriction.allows(collective, algorithm.family(), &self.sources(algorithm, collective)) {
             return None;
         }
         let by = restriction.origin.as_ref().map_or("the settings", |(variable, _)| variable.as_str());

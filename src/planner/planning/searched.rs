@@ -1,16 +1,19 @@
-//! What a search finds on the machine, as algorithms.
+//! Rings and trees of the machine as algorithms: what a search finds, and what a file names.
 //!
-//! Invariant: it follows from the topology alone, which all ranks have agreed on, so that all have the same candidates. A
-//! schedule is proved before it is one. Absent: choosing; a candidate that was found has no other advantage than its price.
+//! Invariant: it follows from the topology and a file, which all ranks have agreed on, so that all have the same candidates. A
+//! schedule is proved before it is one. Plans of rooted collectives count ranks from the root: one is made for each root that calls name,
+//! of the same rings and trees. Absent: choosing; a candidate that was found has no other advantage than its price, which is that of
+//! root 0.
 
-use std::sync::OnceLock;
+use std::collections::HashMap;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use consort_algorithms::catalogue::{Algorithm, Imported};
 use consort_algorithms::search::{self, Rings, Trees};
-use consort_algorithms::{Collective, LowerOptions, Schedule};
+use consort_algorithms::{Collective, LowerOptions, Rank, Schedule};
 
 use super::Planning;
-use consort_settings::options::SLOTS;
+use consort_settings::options::{SLOTS, Source};
 
 /// The most ranks for which what is found is offered: all its messages are simulated and proved.
 const RANKS_MAX: u32 = 32;
@@ -27,53 +30,175 @@ const TREES_PATIENCE: u64 = 4;
 pub(super) struct Searched {
     rings: OnceLock<Rings>,
     trees: OnceLock<Trees>,
+    /// Those of the file; or why it has none for these ranks.
+    given: OnceLock<Result<(Rings, Trees), String>>,
     algorithms: [OnceLock<Vec<Found>>; Collective::ALL.len()],
+    /// For other roots than rank 0.
+    turned: Mutex<HashMap<(Algorithm, u32), Algorithm>>,
 }
 
 /// A schedule that was found.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Found {
+pub(in super::super) struct Found {
     pub(super) algorithm: Algorithm,
-    /// Bytes of the vector a second that its links carry: no call is faster, whatever a simulation continues from a beginning.
+    pub(super) source: Source,
+    /// Bytes of the vector a second that its links carry: no call is faster, whatever a simulation continues from a beginning. What a file says
+    /// that they carry is no bound.
     pub(super) bytes_s: f64,
     /// Messages that are simulated for a price, as a multiple of those for others. A tree has few messages a slice and its stages
     /// fill slowly: after the number that others need it still looked up to 1.8 times as fast as it is.
     pub(super) patience: u64,
 }
 
-impl Planning {
-    /// Whether a search found this algorithm on the machine. Its name says what it is to this process alone: a tuning table
-    /// cannot hold it.
-    pub fn is_searched(&self, algorithm: Algorithm, collective: Collective) -> bool {
-        self.searched(collective).iter().any(|found| found.algorithm == algorithm)
+/// Rings or trees.
+#[derive(Clone, Copy)]
+enum Channels<'a> {
+    Rings(&'a Rings),
+    Trees(&'a Trees),
+}
+
+impl Channels<'_> {
+    /// The schedule of a collective, whose root is `root` where it has one.
+    fn schedule(self, collective: Collective, root: u32) -> Option<Schedule> {
+        match self {
+            Channels::Rings(rings) if root > 0 => rings.from_root(Rank(root)).schedule(collective),
+            Channels::Rings(rings) => rings.schedule(collective),
+            Channels::Trees(trees) if root > 0 => trees.from_root(Rank(root)).schedule(collective),
+            Channels::Trees(trees) => trees.schedule(collective),
+        }
     }
 
-    /// The algorithms that were found for `collective` on a machine that a setting names: what ranks say of their hosts is no
-    /// list of links.
-    pub(super) fn searched(&self, collective: Collective) -> &[Found] {
-        // Plans of rooted collectives count ranks from the root, which need not be the first rank of the machine.
-        let rooted = matches!(collective, Collective::Broadcast | Collective::Reduce);
-        let ranks = self.topology.ranks();
-        let by_cores = self.topology.costs.reduce_ns_per_byte > FOLD_NS_MAX;
-        if !self.is_named || rooted || by_cores || !(2..=RANKS_MAX).contains(&ranks) {
+    /// Bytes of the vector a second.
+    fn rate(self, collective: Collective) -> Option<f64> {
+        match self {
+            Channels::Rings(rings) => rings.rate(collective).map(|rate| rate.value()),
+            Channels::Trees(trees) => Some(trees.total().value()),
+        }
+    }
+}
+
+/// The schedule as an algorithm, where it can be proved.
+fn proved(schedule: Schedule) -> Option<Algorithm> {
+    Imported::new(schedule, &LowerOptions { slots: SLOTS }).ok().map(Algorithm::Imported)
+}
+
+fn is_rooted(collective: Collective) -> bool {
+    matches!(collective, Collective::Broadcast | Collective::Reduce)
+}
+
+impl Planning {
+    /// Whether this algorithm is one of the machine's rings or trees. Its name says what it is to this process alone: a tuning table
+    /// cannot hold it.
+    pub fn is_searched(&self, algorithm: Algorithm, collective: Collective) -> bool {
+        algorithm.is_imported() && self.searched(collective).iter().any(|found| found.algorithm == algorithm)
+    }
+
+    /// Where an algorithm comes from, if it is one of rings or trees: lists of algorithms name it so.
+    pub fn sources(&self, algorithm: Algorithm, collective: Collective) -> Vec<Source> {
+        if !algorithm.is_imported() {
+            return Vec::new();
+        }
+        let found = self.searched(collective).iter().filter(|found| found.algorithm == algorithm);
+        found.map(|found| found.source).collect()
+    }
+
+    /// Rings and trees for `collective`: those that are found on a machine that a setting names (what ranks say of their hosts is no
+    /// list of links), and those of a file.
+    pub(in super::super) fn searched(&self, collective: Collective) -> &[Found] {
+        if collective == Collective::SendReceive || !(2..=RANKS_MAX).contains(&self.machine.ranks) {
             return &[];
         }
         self.searched.algorithms[collective as usize].get_or_init(|| {
-            let options = search::Options::default();
-            let rings = self.searched.rings.get_or_init(|| search::rings(&self.topology, &options));
-            let by_rings = rings.schedule(collective).zip(rings.rate(collective));
-            let mut found: Vec<(Schedule, f64, u64)> =
-                by_rings.map(|(schedule, rate)| (schedule, rate.value(), 1)).into_iter().collect();
-            if collective == Collective::AllReduce {
-                let trees = self.searched.trees.get_or_init(|| search::trees(&self.topology, &options));
-                let by_trees = trees.schedule(collective);
-                found.extend(by_trees.map(|schedule| (schedule, trees.total().value(), TREES_PATIENCE)));
-            }
-            let proved = |(schedule, bytes_s, patience)| {
-                let imported = Imported::new(schedule, &LowerOptions { slots: SLOTS }).ok()?;
-                Some(Found { algorithm: Algorithm::Imported(imported), bytes_s, patience })
+            let found = |source: Source| {
+                let channels = self.channels_of(source, collective)?;
+                let is_of_file = matches!(source, Source::FileRings | Source::FileTrees);
+                let rate = channels.rate(collective)?;
+                Some(Found {
+                    algorithm: proved(channels.schedule(collective, 0)?)?,
+                    source,
+                    bytes_s: if is_of_file { f64::INFINITY } else { rate },
+                    patience: if matches!(channels, Channels::Trees(_)) { TREES_PATIENCE } else { 1 },
+                })
             };
-            found.into_iter().filter_map(proved).collect()
+            Source::ALL.into_iter().filter_map(found).collect()
         })
+    }
+
+    fn channels_of(&self, source: Source, collective: Collective) -> Option<Channels<'_>> {
+        if !source.serves(collective) {
+            return None;
+        }
+        let options = search::Options::default();
+        let by_cores = self.topology.costs.reduce_ns_per_byte > FOLD_NS_MAX;
+        let is_searched = self.is_named && !by_cores;
+        Some(match source {
+            Source::Rings if is_searched => {
+                Channels::Rings(self.searched.rings.get_or_init(|| search::rings(&self.topology, &options)))
+            }
+            Source::Trees if is_searched => {
+                Channels::Trees(self.searched.trees.get_or_init(|| search::trees(&self.topology, &options)))
+            }
+            Source::Rings | Source::Trees => return None,
+            Source::FileRings => Channels::Rings(&self.given()?.as_ref().ok()?.0),
+            Source::FileTrees => Channels::Trees(&self.given()?.as_ref().ok()?.1),
+        })
+    }
+
+    /// The rings and trees of the file, if there is one.
+    fn given(&self) -> Option<&Result<(Rings, Trees), String>> {
+        let graphs = self.channels.as_ref()?;
+        Some(self.searched.given.get_or_init(|| search::given(graphs, &self.gpu_numbers())))
+    }
+
+    /// The host of each rank with the number that its GPU has there; of ranks whose GPUs are not known, their own number there.
+    fn gpu_numbers(&self) -> Vec<(u32, u64)> {
+        let machine = &self.machine;
+        let host = |rank: u32| match machine.host_of.get(rank as usize) {
+            Some(host) => *host,
+            None if machine.hosts <= 1 => 0,
+            None => rank / machine.per_box.max(1),
+        };
+        let mut before: HashMap<u32, u64> = HashMap::new();
+        let mut number = |rank: u32| {
+            let local = before.entry(host(rank)).or_default();
+            *local += 1;
+            let known = machine.graphs.numbers.get(rank as usize).copied();
+            (host(rank), known.unwrap_or(*local - 1))
+        };
+        (0..machine.ranks).map(&mut number).collect()
+    }
+
+    /// Why rings and trees of a file are no candidates, if there is a file.
+    pub(crate) fn channels_misfit(&self) -> Option<String> {
+        if let Some((one, other)) = self.machine.graphs.channels_differ {
+            return Some(format!(
+                "ranks {one} and {other} have not the same rings and trees; name one file on all ranks, or none"
+            ));
+        }
+        self.given()?.as_ref().err().cloned()
+    }
+
+    /// The algorithm for a call with this root: of rings and trees the schedule whose ranks are counted from there.
+    pub(in super::super) fn turned(
+        &self,
+        algorithm: Algorithm,
+        collective: Collective,
+        root: u32,
+    ) -> Algorithm {
+        if root == 0 || root >= self.machine.ranks || !is_rooted(collective) || !algorithm.is_imported() {
+            return algorithm;
+        }
+        let known = |found: &&Found| found.algorithm == algorithm;
+        let Some(found) = self.searched(collective).iter().find(known) else { return algorithm };
+        let memory = || self.searched.turned.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(turned) = memory().get(&(algorithm, root)) {
+            return *turned;
+        }
+        let schedule =
+            self.channels_of(found.source, collective).and_then(|of| of.schedule(collective, root));
+        // The one from rank 0 is right for any root, along other links.
+        let turned = schedule.and_then(proved).unwrap_or(algorithm);
+        memory().insert((algorithm, root), turned);
+        turned
     }
 }

@@ -47,13 +47,22 @@ pub struct ChannelGpu {
     pub rank: Option<u32>,
 }
 
-/// A channel: for a ring the GPUs in their order, for a tree the order of its chain, the first at the NIC.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+/// A channel: for a ring the GPUs in their order, for a tree the order of its chain, the first at the NIC. Channels that differ in
+/// their lines alone are equal.
+#[derive(Clone, Eq, Debug, Default)]
 pub struct Channel {
+    /// Where it is in its file.
+    pub line: Option<u32>,
     /// The ports by which data come and go: none, or two.
     pub nets: Vec<u64>,
     /// The GPUs.
     pub gpus: Vec<ChannelGpu>,
+}
+
+impl PartialEq for Channel {
+    fn eq(&self, other: &Channel) -> bool {
+        (&self.nets, &self.gpus) == (&other.nets, &other.gpus)
+    }
 }
 
 /// A graph: channels that are used together.
@@ -218,7 +227,7 @@ impl Reader<'_> {
     }
 
     fn channel(&self, element: Element<'_, '_>, id: u32) -> Result<Channel, ReadError> {
-        let mut channel = Channel::default();
+        let mut channel = Channel { line: Some(xml::line(self.place, element)), ..Channel::default() };
         let mut seen = BTreeSet::new();
         for child in element.children().filter(Element::is_element) {
             let name = child.tag_name().name();
