@@ -82,7 +82,9 @@ pub use communicator::Work;
 pub use communicator::host_name;
 pub use communicator::{Communicator, Group, Scaled, Scope, ScopedWork, Shrink, WithTimeout, group};
 pub use consort_control::bootstrap::{Launch, UniqueId};
-pub use consort_control::report::{CallReport, CycleStep, Guilty, RankReport, Report, WaitReport};
+pub use consort_control::report::{
+    CallReport, CycleStep, GraphReport, Guilty, RankReport, Report, WaitReport, WayReport,
+};
 pub use consort_control::trace::{FlightEntry, FlightRecord, Straggler, Stragglers};
 pub use consort_kernels::{DataType, Element, F8E4m3, F8E5m2, ReduceOp, Scalar, ScalarSizeError};
 pub use consort_memory::areas::Registered;

@@ -96,6 +96,7 @@ impl Core {
         let routes = ProcessRoutes::new(shared.clone(), settings.transport);
         let planner = Planner::of_process();
         let planning = planner.planning(Machine::of(group.infos()), &settings);
+        group.know(planning.clone());
         let engine = Engine::new(group.clone(), Box::new(routes), settings.clone(), planner);
         let policy = Policy::of(&group);
         Arc::new(Core {

@@ -115,7 +115,7 @@ impl Communicator {
         let open = group.position().open;
         let operation = open.as_ref().map(|open| (open.sequence, open.descriptor));
         let waited = open.map_or(Duration::ZERO, |open| open.age);
-        Ok(analyse(&inquiry.evidence(group, operation, waited)))
+        Ok(group.located(analyse(&inquiry.evidence(group, operation, waited))))
     }
 
     /// The report that the library made last by itself: after `CONSORT_REPORT_AFTER` seconds of an operation that does

@@ -277,7 +277,7 @@ fn early_report(task: &mut Task, engine: &Engine, now: Instant, waited: Duration
     if !inquiry.is_over(group, now) {
         return;
     }
-    let report = analyse(&inquiry.evidence(group, operation, waited));
+    let report = group.located(analyse(&inquiry.evidence(group, operation, waited)));
     task.watch.reported = true;
     task.watch.early = None;
     // All ranks that wait find the same; one of them says it aloud.
@@ -301,7 +301,7 @@ fn expired(task: &Task, engine: &Engine, evidence: &Evidence, waited: Duration) 
     if let Some(error) = task.requests().find_map(|request| difference(request, group.rank, &said)) {
         return error;
     }
-    let report = analyse(evidence);
+    let report = group.located(analyse(evidence));
     let error = Error::Timeout { operation: task.operation(), waited, verdict: report.verdict.clone() };
     group.fail_with(error.clone(), Some(Arc::new(report)));
     error

@@ -87,6 +87,9 @@ pub struct Explanation {
     pub class_bytes: u64,
     /// The machine that it was priced on.
     pub topology: String,
+    /// The hash of the machine's graph, the same on all ranks.
+    #[serde(serialize_with = "graph")]
+    pub graph_hash: u64,
     /// The path that devices take, where the call is on devices.
     #[serde(serialize_with = "path", skip_serializing_if = "Option::is_none")]
     pub path: Option<Path>,
@@ -141,6 +144,11 @@ fn determinism<S: Serializer>(determinism: &Determinism, serializer: S) -> Resul
     determinism.name().serialize(serializer)
 }
 
+/// The same of a hash that is there always.
+fn graph<S: Serializer>(hash: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    format!("{hash:016x}").serialize(serializer)
+}
+
 /// A hash as sixteen digits, as in the table.
 fn hash<S: Serializer>(hash: &Option<u64>, serializer: S) -> Result<S::Ok, S::Error> {
     hash.map(|hash| format!("{hash:016x}")).serialize(serializer)
@@ -190,7 +198,9 @@ impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Explanation { collective, ranks, block_bytes, class_bytes, topology, slot_bytes, .. } = self;
         let mut head = format!(
-            "{collective} over {ranks} ranks, blocks of {block_bytes} bytes (class: up to {class_bytes}), on {topology}"
+            "{collective} over {ranks} ranks, blocks of {block_bytes} bytes (class: up to {class_bytes}), on {topology} \
+             [graph {:016x}]",
+            self.graph_hash
         );
         if self.per_box > 1 {
             write!(head, " (in groups of {})", self.per_box)?;

@@ -8,7 +8,7 @@ mod failure;
 mod rounds;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use consort_memory::Waker;
@@ -28,6 +28,7 @@ use crate::clock::Clock;
 use crate::recorder::{AgedEntry, Entry, Outcome, RECORDS, Recorder, Snapshot};
 use crate::report::Report;
 use crate::report::evidence::{Open, Position, Stuck, Traffic};
+use crate::report::machine::Wires;
 use consort_types::Rank;
 use consort_types::call::Kind;
 use consort_types::error::{Error, Operation, Result};
@@ -54,6 +55,7 @@ pub struct Group {
     /// The name of the waker of a rank that sleeps; 0 before its first sleep.
     waker: AtomicU64,
     stuck: Mutex<Option<Standing>>,
+    wires: OnceLock<Arc<dyn Wires>>,
 }
 
 /// Up to this many ranks a report comes to every rank from every other, not only from its author.
@@ -107,10 +109,25 @@ impl Group {
             news: AtomicU64::new(0),
             waker: AtomicU64::new(0),
             stuck: Mutex::new(None),
+            wires: OnceLock::new(),
             members,
         });
         member.register(&group);
         group
+    }
+
+    /// Says what is known of its machine; once.
+    pub fn know(&self, wires: Arc<dyn Wires>) {
+        // Who says it again knows the same.
+        let _ = self.wires.set(wires);
+    }
+
+    /// A report with what is known of the machine.
+    pub fn located(&self, report: Report) -> Report {
+        match self.wires.get() {
+            Some(wires) => report.on(&**wires, &self.infos().collect::<Vec<_>>()),
+            None => report,
+        }
     }
 
     /// What its ranks, in their order, say of themselves.

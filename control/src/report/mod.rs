@@ -6,6 +6,7 @@
 mod analysis;
 pub mod evidence;
 pub(crate) mod json;
+pub mod machine;
 #[cfg(test)]
 mod tests;
 pub(crate) mod text;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 pub use analysis::analyse;
+pub use machine::{GraphReport, WayReport};
 
 use consort_types::Rank;
 
@@ -38,6 +40,8 @@ pub struct Report {
     pub guilty: Guilty,
     /// The same in one sentence.
     pub verdict: String,
+    /// The machine's graph, where it is known.
+    pub graph: Option<GraphReport>,
     /// Every rank, in order.
     pub ranks: Vec<RankReport>,
 }

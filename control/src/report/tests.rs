@@ -6,7 +6,9 @@ mod world;
 use std::time::Duration;
 
 use super::evidence::{Position, Reach, Want};
+use super::machine::{Way, Wires};
 use super::{Guilty, Report};
+use crate::bootstrap::Member;
 use consort_types::Rank;
 use consort_types::call::Kind;
 use world::{HOME, OTHER, THIRD, World, call, moving, process, there, waiting};
@@ -29,6 +31,56 @@ fn cycle_of(report: &Report) -> Vec<(String, Rank, String, Rank)> {
         (step.communicator.clone(), step.rank, step.operation.clone(), step.waits_for)
     };
     steps.iter().map(step).collect()
+}
+
+/// Two boxes of four ranks.
+#[derive(Debug)]
+struct Boxes;
+
+impl Wires for Boxes {
+    fn graph(&self) -> (String, u64) {
+        ("boxes".into(), 0xbeef)
+    }
+
+    fn way(&self, _: &[&Member], from: Rank, to: Rank) -> Option<Way> {
+        let kind = if from / 4 == to / 4 { "NVL" } else { "NET" };
+        let bytes_s = (kind == "NVL").then_some(450_000_000_000 + u64::from(from));
+        (from < 8 && to < 8).then(|| Way { kind: Some(kind.into()), bytes_s })
+    }
+}
+
+#[test]
+fn the_way_on_which_a_rank_waits_is_in_the_report() {
+    let waits = |report: Report| {
+        let way = report.on(&Boxes, &[]).graph.and_then(|graph| graph.way);
+        way.map(|way| (way.waits, way.awaited))
+    };
+    let report = World::new(8).ring([0, 1, 2, 4, 5, 6, 7]).report().on(&Boxes, &[]);
+    let text = report.to_string();
+    let line = text.lines().nth(2).unwrap_or_default();
+    assert_eq!(line, "machine: boxes, graph 000000000000beef; rank 4 waits for rank 3 over NET", "{text}");
+    let json: serde_json::Value = serde_json::from_str(&report.to_json()).expect("valid JSON");
+    let way = serde_json::json!({ "waits": 4, "awaited": 3, "kind": "NET", "bytes_s": null });
+    assert_eq!(
+        json["graph"],
+        serde_json::json!({ "machine": "boxes", "hash": "000000000000beef", "way": way })
+    );
+    let near = World::new(4).ring([0, 1, 2]).report().on(&Boxes, &[]).to_string();
+    assert!(near.contains("; rank 0 waits for rank 3 over NVL at 450.0 GB/s\n"), "{near}");
+    let send = |peer: Rank| {
+        let mut open = waiting(3, call(Kind::Send, peer), peer);
+        open.stuck.as_mut().expect("it waits").want = Want::Room;
+        open
+    };
+    let both = World::new(2).open(0, send(1)).open(1, send(0)).ask(0, 3, call(Kind::Send, 1)).report();
+    let pair = match both.guilty {
+        Guilty::Cycle(ref steps) => Some((steps[0].rank, steps[0].waits_for)),
+        _ => None,
+    };
+    assert!(pair.is_some());
+    assert_eq!(waits(both), pair);
+    assert_eq!(waits(World::new(2).report()), None);
+    assert!(World::new(2).report().to_string().lines().nth(2).is_some_and(|line| !line.contains("machine")));
 }
 
 #[test]

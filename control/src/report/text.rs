@@ -25,6 +25,9 @@ impl fmt::Display for Report {
             None => writeln!(f, ", on demand")?,
         }
         writeln!(f, "verdict: {}", self.verdict)?;
+        if let Some(graph) = &self.graph {
+            writeln!(f, "{graph}")?;
+        }
         let mut lines = vec![["rank", "where", "last finished", "now"].map(String::from)];
         lines.extend(rows(&self.ranks));
         f.write_str(&columns(&lines, [true, false, false, false]))

@@ -2,10 +2,45 @@
 //!
 //! Invariant: it is the same on all ranks. Absent: where it comes from (`machine/graph`, and the settings).
 
-use consort_algorithms::topology::Topology;
+use consort_algorithms::hardware::PathKind;
+use consort_algorithms::topology::{Routes, Topology};
+use consort_control::bootstrap::Member;
+use consort_control::report::machine::{Way, Wires};
 
+use super::super::machine::graph;
 use super::Planning;
 use consort_settings::options::{digest, graph_for};
+
+/// The way between two ranks in a graph: between boxes it is a network; what is inside one, no graph of ranks says.
+fn way_in(topology: &Topology, from: u32, to: u32) -> Option<Way> {
+    let ends = (from < topology.ranks() && to < topology.ranks()).then_some((from, to))?;
+    let (from, to) =
+        (consort_algorithms::topology::NodeId(ends.0), consort_algorithms::topology::NodeId(ends.1));
+    let route = Routes::new(topology).from(from, &[to]).pop().flatten()?;
+    let bytes_s = route.iter().map(|link| topology.links()[link.0 as usize].bandwidth_bytes_s).min();
+    let is_inside = topology
+        .boxes()
+        .iter()
+        .any(|ranks| [ends.0, ends.1].iter().all(|of| ranks.iter().any(|rank| rank.0 == *of)));
+    Some(Way { kind: (!is_inside).then(|| PathKind::Net.to_string()), bytes_s })
+}
+
+impl Wires for Planning {
+    fn graph(&self) -> (String, u64) {
+        (self.topology.name.clone(), self.graph_hash())
+    }
+
+    fn way(&self, ranks: &[&Member], from: u32, to: u32) -> Option<Way> {
+        // A machine that a setting names goes before what hosts say.
+        if !self.is_named && self.device_graph.is_some() {
+            let host_of = super::super::machine::Machine::hosts_of(ranks.iter().copied());
+            if let Some((kind, bytes_s)) = graph::way(ranks, &host_of, from as usize, to as usize) {
+                return Some(Way { kind: Some(kind.to_string()), bytes_s });
+            }
+        }
+        way_in(&self.topology, from, to)
+    }
+}
 
 impl Planning {
     /// The graph of the ranks' GPUs, where they know what is in their hosts: by files (`NCCL_TOPO_FILE`), or by what they see.

@@ -220,6 +220,7 @@ mod tests {
                 waited: Duration::ZERO,
                 guilty: Guilty::Unreachable(vec![silent]),
                 verdict: String::new(),
+                graph: None,
                 ranks: (0..3).map(|rank| about(rank, silent)).collect(),
             };
             Failure { report: Some(Arc::new(report)), ..internal(by) }

@@ -4,7 +4,7 @@ use crate::codec::{wire_enum, wire_struct};
 use crate::membership::group::Failure;
 use crate::recorder::{AgedEntry, Snapshot};
 use crate::report::evidence::{Open, Position, Stuck, Traffic, Want};
-use crate::report::{CallReport, CycleStep, Guilty, RankReport, Report, WaitReport};
+use crate::report::{CallReport, CycleStep, GraphReport, Guilty, RankReport, Report, WaitReport, WayReport};
 
 wire_struct!(AgedEntry { sequence, descriptor, entered, ended, failed });
 wire_struct!(Snapshot { entered, finished, recent });
@@ -27,7 +27,9 @@ wire_struct!(Position {
     passed,
     traffic,
 });
-wire_struct!(Report { communicator, size, by, operation, waited, guilty, verdict, ranks });
+wire_struct!(Report { communicator, size, by, operation, waited, guilty, verdict, graph, ranks });
+wire_struct!(GraphReport { machine, hash, way });
+wire_struct!(WayReport { waits, awaited, kind, bytes_s });
 wire_struct!(CallReport { sequence, name, count, data_type, op, root });
 wire_struct!(RankReport { rank, host, process, unreachable, left, finished, waiting, elsewhere });
 wire_struct!(WaitReport { call, entered, algorithm, step, wants, peer, stuck });

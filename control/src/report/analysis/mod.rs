@@ -45,6 +45,7 @@ pub fn analyse(evidence: &Evidence) -> Report {
         waited: by_asker.map_or(evidence.waited, |(_, waited)| waited),
         guilty,
         verdict,
+        graph: None,
         ranks: (0..view.size()).filter_map(|rank| rows::rank(&view, rank)).collect(),
     }
 }
