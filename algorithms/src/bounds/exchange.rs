@@ -14,7 +14,7 @@ use super::network::Network;
 use super::paths::{distance_bound, distances, inverse_lengths, shared_paths};
 use super::ratio::Ratio;
 use super::trees::{self, Limit, out_of_ranks};
-use super::{Argument, Asked, Bound, Cut, across, of_ranks, opposite, weights, words};
+use super::{Argument, Asked, Bound, Cut, Witness, across, of_ranks, opposite, weights, words};
 
 /// Above this number of ranks lengths and sets are not searched for.
 const SEARCH_RANKS_MAX: u32 = 64;
@@ -71,7 +71,8 @@ impl Asked<'_> {
             }
             Tight::Distance { rate, lengths } => {
                 let words = words::distance(&self.network, &lengths);
-                let cut = Cut { words, nodes: Vec::new() };
+                let cut =
+                    Cut { words, nodes: Vec::new(), witness: Witness::lengths(&self.network, &lengths) };
                 self.found(of_ranks(rate, ranks), exact, Argument::Distance, cut)
             }
         }

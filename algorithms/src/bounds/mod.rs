@@ -20,12 +20,14 @@ mod reduce;
 mod steps;
 pub(crate) mod trees;
 mod weights;
+mod witness;
 mod words;
 
 use std::error::Error;
 use std::fmt;
 
 pub use ratio::Ratio;
+pub use witness::{Part, Side, Witness};
 
 use crate::topology::{NodeId, NodeKind, Topology};
 use crate::{Collective, Rank};
@@ -88,6 +90,8 @@ pub struct Cut {
     /// The nodes of the smaller side of the cut, in the order of their numbers; of a partition those of its first part;
     /// none where distances are the argument.
     pub nodes: Vec<NodeId>,
+    /// What proves the rate by addition alone.
+    pub witness: Witness,
 }
 
 /// What is provably possible for a collective of long messages on a machine.
@@ -247,10 +251,12 @@ impl Asked<'_> {
         let exact = reached.is_some_and(|reached| reached >= tight.rate());
         match tight {
             Tight::Cut(Limit { rate, sending }) => self.cut(rate, exact, Argument::Cut, &sending),
-            Tight::Messages(counted) => {
+            Tight::Messages { counted, enter } => {
                 let words = words::parts(&self.network, self.topology, &counted);
                 let nodes = counted.parts[0].iter().map(|rank| NodeId(*rank)).collect();
-                self.found(counted.rate, exact, Argument::Counting, Cut { words, nodes })
+                let sides = counted.sides.iter().map(|side| Side::new(&self.network, side)).collect();
+                let cut = Cut { words, nodes, witness: Witness::Parts { sides, enter } };
+                self.found(counted.rate, exact, Argument::Counting, cut)
             }
         }
     }
@@ -268,15 +274,16 @@ impl Asked<'_> {
             .collect();
         nodes.sort_unstable();
         nodes.dedup();
+        let witness = Witness::Cut(Side::new(network, sending));
         if rate.is_zero() {
             // Nothing leaves the set: no rank inside reaches one outside.
             let first = |inside| words::members(network, sending, inside).first().copied().unwrap_or(0);
             let name = |rank: u32| words::ranks(self.topology, &[rank]);
             let words = format!("{} cannot reach {}", name(first(true)), name(first(false)));
-            return self.found(rate, true, Argument::Unreachable, Cut { words, nodes });
+            return self.found(rate, true, Argument::Unreachable, Cut { words, nodes, witness });
         }
         let words = words::cut(network, self.topology, sending);
-        self.found(rate, exact, argument, Cut { words, nodes })
+        self.found(rate, exact, argument, Cut { words, nodes, witness })
     }
 
     fn found(&self, rate: Ratio, exact: bool, argument: Argument, cut: Cut) -> Bound {

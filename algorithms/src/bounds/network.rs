@@ -33,6 +33,8 @@ pub(crate) struct Network {
     pub(crate) arcs: Vec<Arc>,
     /// The ranks of each box.
     pub(crate) boxes: Vec<Vec<Rank>>,
+    /// For each rank the node where what it sends meets its links, and the node where what comes to it leaves them.
+    pub(crate) gates: Vec<(u32, u32)>,
     /// Arcs that leave each node, and those that enter it.
     pub(crate) leaving: Vec<Vec<u32>>,
     pub(crate) entering: Vec<Vec<u32>>,
@@ -83,10 +85,22 @@ impl Network {
                 link: Some(LinkId(number)),
             });
         }
-        Network::of(ranks, parts_of, arcs, topology.boxes())
+        outside.truncate(ranks as usize);
+        let gates = outside;
+        Network::of(Network {
+            ranks,
+            parts_of,
+            arcs,
+            boxes: topology.boxes(),
+            gates,
+            leaving: Vec::new(),
+            entering: Vec::new(),
+        })
     }
 
-    fn of(ranks: u32, parts_of: Vec<NodeId>, mut arcs: Vec<Arc>, boxes: Vec<Vec<Rank>>) -> Network {
+    /// The network with its arcs above 0 found from both of their ends.
+    fn of(network: Network) -> Network {
+        let Network { ranks, parts_of, mut arcs, boxes, gates, .. } = network;
         arcs.retain(|arc| arc.capacity > 0);
         let (mut leaving, mut entering) =
             (vec![Vec::new(); parts_of.len()], vec![Vec::new(); parts_of.len()]);
@@ -94,24 +108,20 @@ impl Network {
             leaving[arc.from as usize].push(number);
             entering[arc.to as usize].push(number);
         }
-        Network { ranks, parts_of, arcs, boxes, leaving, entering }
+        Network { ranks, parts_of, arcs, boxes, gates, leaving, entering }
     }
 
     /// The network with every arc turned round.
     pub(crate) fn transposed(&self) -> Network {
         let turn = |arc: &Arc| Arc { from: arc.to, to: arc.from, ..*arc };
-        Network::of(
-            self.ranks,
-            self.parts_of.clone(),
-            self.arcs.iter().map(turn).collect(),
-            self.boxes.clone(),
-        )
+        let gates = self.gates.iter().map(|(left, entered)| (*entered, *left)).collect();
+        Network::of(Network { arcs: self.arcs.iter().map(turn).collect(), gates, ..self.clone() })
     }
 
     /// The network of the arcs that are wanted.
     pub(crate) fn kept(&self, is_wanted: impl Fn(&Arc) -> bool) -> Network {
         let arcs = self.arcs.iter().filter(|arc| is_wanted(arc)).copied().collect();
-        Network::of(self.ranks, self.parts_of.clone(), arcs, self.boxes.clone())
+        Network::of(Network { arcs, ..self.clone() })
     }
 
     /// The network of the arcs that are wanted, with one arc for those between the same nodes.
@@ -121,8 +131,7 @@ impl Network {
             *between.entry((arc.from, arc.to)).or_default() += arc.capacity;
         }
         let arc = |((from, to), capacity)| Arc { from, to, capacity, link: None };
-        let arcs = between.into_iter().map(arc).collect();
-        Network::of(self.ranks, self.parts_of.clone(), arcs, self.boxes.clone())
+        Network::of(Network { arcs: between.into_iter().map(arc).collect(), ..self.clone() })
     }
 
     /// Whether it is worth a search: at most `ranks_max` ranks, and few enough arcs.

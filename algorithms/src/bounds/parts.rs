@@ -21,12 +21,16 @@ use super::trees::out_of_ranks;
 pub(super) struct Counted {
     pub(super) rate: Ratio,
     pub(super) parts: Vec<Vec<u32>>,
+    /// For each part the nodes out of which that much leaves, in the network in which it was counted.
+    pub(super) sides: Vec<Vec<bool>>,
 }
 
 /// The rate that a partition of at least 2 parts allows: the sum of what can leave them through `2 (b - 1)`.
 pub(super) fn counted(network: &Network, symmetries: &Classes, parts: &[Vec<u32>]) -> Counted {
-    let sum: u128 = parts.iter().map(|part| out_of_ranks(network, symmetries, part).0).sum();
-    Counted { rate: Ratio::new(sum, 2 * (parts.len() as u128 - 1)), parts: parts.to_vec() }
+    let (out, sides): (Vec<u128>, Vec<Vec<bool>>) =
+        parts.iter().map(|part| out_of_ranks(network, symmetries, part)).unzip();
+    let rate = Ratio::new(out.iter().sum(), 2 * (parts.len() as u128 - 1));
+    Counted { rate, parts: parts.to_vec(), sides }
 }
 
 /// The partition that allows the least rate, from any start.

@@ -14,15 +14,15 @@ const SEARCH_RANKS_MAX: u32 = 128;
 pub(super) enum Tight {
     /// A set of nodes that the whole vector must leave and enter.
     Cut(Limit),
-    /// The messages between the parts of a partition.
-    Messages(Counted),
+    /// The messages between the parts of a partition, counted where they leave their parts or where they enter them.
+    Messages { counted: Counted, enter: bool },
 }
 
 impl Tight {
     pub(super) fn rate(&self) -> Ratio {
         match self {
             Tight::Cut(limit) => limit.rate,
-            Tight::Messages(counted) => counted.rate,
+            Tight::Messages { counted, .. } => counted.rate,
         }
     }
 }
@@ -44,21 +44,21 @@ pub(super) fn all_reduce(
     if boxes.len() > 1 && boxes.len() < network.ranks as usize {
         partitions.push(boxes);
     }
-    let ways = [network, transposed];
-    for (parts, way) in partitions.iter().flat_map(|parts| ways.map(|way| (parts, way))) {
+    let ways = [(network, false), (transposed, true)];
+    for (parts, (way, enter)) in partitions.iter().flat_map(|parts| ways.map(|way| (parts, way))) {
         if !is_met(&best) {
             let found = counted(way, symmetries, parts);
             if found.rate < best.rate() {
-                best = Tight::Messages(found);
+                best = Tight::Messages { counted: found, enter };
             }
         }
     }
-    for way in ways {
+    for (way, enter) in ways {
         if !is_met(&best) && network.is_small(SEARCH_RANKS_MAX) {
             let start = counted(way, symmetries, &partitions[0]);
             let found = tightest(way, symmetries, start);
             if found.rate < best.rate() {
-                best = Tight::Messages(found);
+                best = Tight::Messages { counted: found, enter };
             }
         }
     }

@@ -1,7 +1,9 @@
 //! Schedules made for one machine, at or near what is provably possible on it.
 //!
 //! [`rate()`] is what a schedule reaches with long messages: its bytes on each wire against what the wire carries. Makers of
-//! schedules are held against [`bounds`](crate::bounds) by it. [`trees`] packs spanning trees for all-reduce.
+//! schedules are held against [`bounds`](crate::bounds) by it. [`certificate`](certificate()) writes both down for a checker that
+//! shares no code with them. [`packing`] packs trees of every root, [`trees`] those of an all-reduce, [`exchange`] finds ways of
+//! all-to-alls.
 //!
 //! Invariant: the same topology gives the same schedule on every rank: work is bounded by counted steps, never by time, and
 //! nothing is random without a fixed seed. Absent: choosing (the planner prices what is made here); latency but as a number of
@@ -10,8 +12,10 @@
 pub mod exchange;
 mod offers;
 pub mod packing;
+mod certificate;
 mod rate;
 pub mod trees;
 
 pub use offers::{MESSAGES_MAX, Offer, offers};
+pub use certificate::{CertificateError, certificate};
 pub use rate::{Loads, rate};

@@ -1,0 +1,103 @@
+//! The machine as a network of flows.
+//!
+//! A rank is three nodes: itself, the node where its links begin and the node where they end. What it sends goes from itself to
+//! where its links begin, within its limit of injection; what comes to it goes from where its links end to itself, within its limit of
+//! ejection. Where ranks relay, bytes also pass from where links end to where they begin.
+
+use crate::parse::{Certificate, Kind, Part, Side};
+
+/// The node where the links of a rank begin, in a machine of `nodes` nodes.
+pub(crate) fn begin(nodes: usize, rank: usize) -> usize {
+    nodes + 2 * rank
+}
+
+/// The node where they end.
+pub(crate) fn end(nodes: usize, rank: usize) -> usize {
+    nodes + 2 * rank + 1
+}
+
+/// Capacity without a limit.
+const ENDLESS: u128 = u128::MAX;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arc {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    /// Bytes a second; none without a limit.
+    pub(crate) capacity: Option<u128>,
+    pub(crate) part: Part,
+}
+
+#[derive(Debug)]
+pub(crate) struct Network {
+    pub(crate) nodes: usize,
+    pub(crate) ranks: usize,
+    pub(crate) arcs: Vec<Arc>,
+}
+
+impl Network {
+    pub(crate) fn new(certificate: &Certificate) -> Network {
+        let (whole, ranks) = (certificate.nodes.len(), certificate.ranks as usize);
+        let mut ends: Vec<(usize, usize)> = (0..whole).map(|node| (node, node)).collect();
+        let (mut out, mut into) = (vec![0u128; whole], vec![0u128; whole]);
+        for link in &certificate.links {
+            out[link.from] += u128::from(link.bytes_s);
+            into[link.to] += u128::from(link.bytes_s);
+        }
+        let mut arcs = Vec::new();
+        for (rank, kind) in certificate.nodes[..ranks].iter().enumerate() {
+            let Kind::Rank { inject, eject } = *kind else { continue };
+            let (begin, end) = (begin(whole, rank), end(whole, rank));
+            ends[rank] = (begin, end);
+
+            let mut arc = |from, to, capacity, part| arcs.push(Arc { from, to, capacity, part });
+            arc(rank, begin, inject.map(u128::from), ("inject", rank));
+            arc(end, rank, eject.map(u128::from), ("eject", rank));
+            if certificate.relays {
+                arc(end, begin, Some(out[rank].min(into[rank])), ("through", rank));
+            }
+        }
+        for (number, link) in certificate.links.iter().enumerate() {
+            let capacity = Some(u128::from(link.bytes_s));
+            arcs.push(Arc { from: ends[link.from].0, to: ends[link.to].1, capacity, part: ("link", number) });
+        }
+        Network { nodes: whole + 2 * ranks, ranks, arcs }
+    }
+
+    /// For each node whether it is on a side.
+    pub(crate) fn inside(&self, side: &Side) -> Vec<bool> {
+        let mut inside = vec![false; self.nodes];
+        side.nodes.iter().for_each(|node| inside[*node] = true);
+
+        inside
+    }
+
+    /// What leaves a set in a second; none where that has no limit.
+    pub(crate) fn out_of(&self, inside: &[bool]) -> Option<u128> {
+        let crossing = self.arcs.iter().filter(|arc| inside[arc.from] && !inside[arc.to]);
+        crossing.map(|arc| arc.capacity).try_fold(0u128, |sum, capacity| sum.checked_add(capacity?))
+    }
+
+    /// Ranks in a set.
+    pub(crate) fn ranks_in(&self, inside: &[bool]) -> u128 {
+        inside[..self.ranks].iter().filter(|inside| **inside).count() as u128
+    }
+
+    /// The distances of all nodes from one, [`u128::MAX`] where it is not reached; `lengths` are those of the arcs.
+    pub(crate) fn distances(&self, leaving: &[Vec<usize>], lengths: &[u64], source: usize) -> Vec<u128> {
+        let mut known = vec![ENDLESS; self.nodes];
+        let mut queue = std::collections::BTreeSet::from([(0u128, source)]);
+        known[source] = 0;
+        while let Some((here, node)) = queue.pop_first() {
+            for arc in &leaving[node] {
+                let (to, there) = (self.arcs[*arc].to, here + u128::from(lengths[*arc]));
+                if there < known[to] {
+                    queue.remove(&(known[to], to));
+                    known[to] = there;
+                    queue.insert((there, to));
+                }
+            }
+        }
+        known
+    }
+}

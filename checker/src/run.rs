@@ -1,0 +1,173 @@
+//! The schedule, run with what each chunk is made of in the place of numbers.
+//!
+//! A value is an input chunk's number and the set of ranks whose contributions are in it, each once. In a round all transfers read
+//! what was there before it; then local copies are written, then what arrives, in the order of the list. A fold therefore meets what
+//! arrived before it in its round, if that came on its channel: arrivals on two channels have no order.
+//!
+//! Invariant: each input chunk is folded with contributions to the same chunk, at most once; a place is read after it was written;
+//! inputs are not written. Absent: slots, and which rank waits for which.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use crate::parse::{Certificate, Place, Transfer};
+use crate::{Refused, refused};
+
+/// Words of sets in memory, at most: 512 MiB.
+const WORDS_MAX: usize = 1 << 26;
+
+#[derive(PartialEq, Eq, Debug)]
+struct Value {
+    chunk: u32,
+    /// A bit for each rank.
+    ranks: Vec<u64>,
+}
+
+struct Machine<'a> {
+    of: &'a Certificate,
+    /// Ranks and switches that transfers may name.
+    ends: u32,
+    held: HashMap<(u32, Place), Rc<Value>>,
+    words: usize,
+}
+
+/// Runs the schedule and looks at all outputs.
+pub(crate) fn run(certificate: &Certificate) -> Result<(), Refused> {
+    let ends = certificate.ranks + certificate.switches().count() as u32;
+    let mut machine = Machine { of: certificate, ends, held: HashMap::new(), words: 0 };
+    for round in &certificate.rounds {
+        machine.round(round)?;
+    }
+    machine.outputs()
+}
+
+impl Machine<'_> {
+    fn round(&mut self, round: &[Transfer]) -> Result<(), Refused> {
+        let mut sources = Vec::with_capacity(round.len());
+        for transfer in round {
+            let Transfer { line, from, to, .. } = *transfer;
+            if let Some(end) = [from, to].into_iter().find(|end| *end >= self.ends) {
+                return refused(line, format!("there is no rank {end}"));
+            }
+            sources.push(self.read(line, from, transfer.source)?);
+        }
+        // The channel of the last write of each place in this round, and whether it was a local copy.
+        let mut written: HashMap<(u32, Place), (u32, bool)> = HashMap::new();
+        for local in [true, false] {
+            for (transfer, arriving) in round.iter().zip(&sources) {
+                if (transfer.from == transfer.to) == local {
+                    self.write(transfer, Rc::clone(arriving), &mut written)?;
+                }
+            }
+        }
+        let copies = round.iter().filter(|transfer| transfer.from == transfer.to);
+        for Transfer { line, from, source, .. } in copies {
+            if written.get(&(*from, *source)).is_some_and(|(_, local)| *local) {
+                return refused(*line, "another copy of this round writes what this one reads");
+            }
+        }
+        Ok(())
+    }
+
+    fn write(
+        &mut self,
+        transfer: &Transfer,
+        arriving: Rc<Value>,
+        written: &mut HashMap<(u32, Place), (u32, bool)>,
+    ) -> Result<(), Refused> {
+        let Transfer { line, from, to, channel, target, fold, .. } = *transfer;
+        let mut touched = [Some(target), fold].into_iter().flatten();
+        if touched.any(|place| written.get(&(to, place)).is_some_and(|(other, _)| *other != channel)) {
+            return refused(line, "another channel writes the same place in this round");
+        }
+        let value = match fold {
+            None => arriving,
+            Some(fold) => {
+                let own = self.read(line, to, fold)?;
+                Rc::new(self.folded(line, &arriving, &own)?)
+            }
+        };
+        let Certificate { collective, ranks, root, parts, .. } = *self.of;
+        match target {
+            Place::Input(_) => return refused(line, "an input is written"),
+            Place::Output(chunk) => {
+                let exists = to < ranks && collective.has_output(to, root);
+                if !exists || chunk >= collective.output_blocks(ranks) * parts {
+                    return refused(line, format!("rank {to} has no output {chunk}"));
+                }
+            }
+            Place::Scratch(_) => {}
+        }
+        written.insert((to, target), (channel, from == to));
+        self.held.insert((to, target), value);
+        Ok(())
+    }
+
+    fn read(&mut self, line: usize, rank: u32, place: Place) -> Result<Rc<Value>, Refused> {
+        if let Some(value) = self.held.get(&(rank, place)) {
+            return Ok(Rc::clone(value));
+        }
+        let Certificate { collective, ranks, root, parts, .. } = *self.of;
+        let Place::Input(chunk) = place else {
+            return refused(line, format!("rank {rank} reads {place:?} before it is written"));
+        };
+        let exists = rank < ranks && collective.has_input(rank, root);
+        if !exists || chunk >= collective.input_blocks(ranks) * parts {
+            return refused(line, format!("rank {rank} has no input {chunk}"));
+        }
+        let mut of = self.set(line)?;
+        of[rank as usize / 64] |= 1 << (rank % 64);
+        let value = Rc::new(Value { chunk, ranks: of });
+        self.held.insert((rank, place), Rc::clone(&value));
+        Ok(value)
+    }
+
+    fn folded(&mut self, line: usize, arriving: &Value, own: &Value) -> Result<Value, Refused> {
+        if arriving.chunk != own.chunk {
+            return refused(line, format!("input {} is folded with input {}", arriving.chunk, own.chunk));
+        }
+        let mut ranks = self.set(line)?;
+        for (at, (into, (one, other))) in
+            ranks.iter_mut().zip(arriving.ranks.iter().zip(&own.ranks)).enumerate()
+        {
+            if one & other != 0 {
+                let rank = 64 * at + (one & other).trailing_zeros() as usize;
+                return refused(line, format!("the contribution of rank {rank} is folded twice"));
+            }
+            *into = one | other;
+        }
+        Ok(Value { chunk: own.chunk, ranks })
+    }
+
+    /// An empty set of ranks.
+    fn set(&mut self, line: usize) -> Result<Vec<u64>, Refused> {
+        let words = (self.of.ranks as usize).div_ceil(64);
+        self.words += words;
+        if self.words > WORDS_MAX {
+            refused(line, "too many folds to be checked")
+        } else {
+            Ok(vec![0; words])
+        }
+    }
+
+    fn outputs(&self) -> Result<(), Refused> {
+        let Certificate { collective, ranks, root, parts, .. } = *self.of;
+        for rank in (0..ranks).filter(|rank| collective.has_output(*rank, root)) {
+            for chunk in 0..collective.output_blocks(ranks) * parts {
+                let (input, required) = collective.required(rank, chunk, root, parts);
+                let is_in = |of: u32| required.is_none_or(|one| of == one);
+
+                let is_right = |value: &Rc<Value>| {
+                    let bit = |rank: u32| value.ranks[rank as usize / 64] >> (rank % 64) & 1 == 1;
+                    value.chunk == input && (0..ranks).all(|rank| bit(rank) == is_in(rank))
+                };
+                if !self.held.get(&(rank, Place::Output(chunk))).is_some_and(is_right) {
+                    let what =
+                        format!("output {chunk} of rank {rank} does not end with what {collective} requires");
+                    return Err(Refused { line: None, what });
+                }
+            }
+        }
+        Ok(())
+    }
+}
