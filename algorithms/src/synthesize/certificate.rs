@@ -85,13 +85,13 @@ impl From<SimulateError> for CertificateError {
 ///
 /// [`CertificateError`] when the machine is not that of the schedule, or no bound of the collective is known.
 pub fn certificate(schedule: &Schedule, topology: &Topology) -> Result<String, CertificateError> {
+    let is_rooted = matches!(schedule.collective, Collective::Broadcast | Collective::Reduce);
+    let options = Options { root: is_rooted.then_some(Rank(0)), in_network: schedule.switches > 0 };
+    let bound = bound(topology, schedule.collective, &options).map_err(CertificateError::Bound)?;
     let (ranks, machine) = (schedule.ranks, topology.ranks());
     if ranks != machine {
         return Err(CertificateError::Ranks { schedule: ranks, machine });
     }
-    let is_rooted = matches!(schedule.collective, Collective::Broadcast | Collective::Reduce);
-    let options = Options { root: is_rooted.then_some(Rank(0)), in_network: schedule.switches > 0 };
-    let bound = bound(topology, schedule.collective, &options).map_err(CertificateError::Bound)?;
     let rate = rate(schedule, topology)?.ok_or(CertificateError::NoRate)?;
     let share =
         bound.rate.inverse().and_then(|time| rate.checked_mul(time)).ok_or(CertificateError::NoRate)?;

@@ -13,6 +13,7 @@ pub mod exchange;
 mod offers;
 pub mod packing;
 mod certificate;
+pub mod greedy;
 mod rate;
 pub mod trees;
 

@@ -19,5 +19,6 @@ mod search;
 mod simulate;
 mod six_programs;
 mod switch;
+mod synthesize;
 mod topology;
 mod workload;

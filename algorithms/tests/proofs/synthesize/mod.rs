@@ -1,0 +1,4 @@
+//! Schedules made for one machine: proved, held against their bounds, and certified.
+
+mod certificates;
+mod greedy;
