@@ -9,60 +9,57 @@
 //! | `pairs-cut` | all-to-all | every rank in the set sends a block to every rank outside |
 //! | `distance` | all-to-all | each block uses up at least the distance it travels of the sum of capacities, each times its length |
 
-use crate::collective::Collective;
 use crate::network::Network;
 use crate::number::Fraction;
-use crate::parse::Certificate;
+use crate::parse::{Certificate, Side};
 use crate::{Refused, refused};
 
+/// Ranks times links, at most, where each rank needs a look at each link.
+const WORK_MAX: usize = 1 << 30;
+
 /// The rate that the witness proves, in bytes of the vector a second.
-pub(crate) fn bound(certificate: &Certificate) -> Result<Fraction, Refused> {
-    let network = Network::new(certificate);
-    let (argument, line) = (certificate.argument.0.as_str(), certificate.argument.1);
-    let collective = certificate.collective;
-    let fits = match argument {
-        "gather-cut" => matches!(collective, Collective::AllGather | Collective::ReduceScatter),
-        "cut" => collective.is_rooted() || collective == Collective::AllReduce,
-        "counting" => {
-            let folds =
-                certificate.transfers().any(|transfer| transfer.from.max(transfer.to) >= certificate.ranks);
-            collective == Collective::AllReduce && !folds
+pub(crate) fn bound(certificate: &Certificate, network: &Network) -> Result<Fraction, Refused> {
+    let (argument, line) = (certificate.witness.argument.0.as_str(), certificate.witness.argument.1);
+    let fits = match (argument, certificate.collective.0) {
+        ("gather-cut", "all_gather" | "reduce_scatter") | ("cut", "all_reduce" | "broadcast" | "reduce") => {
+            true
         }
-        "pairs-cut" | "distance" => collective == Collective::AllToAll,
+        ("counting", "all_reduce") => {
+            !certificate.transfers().any(|of| of.from.max(of.to) >= certificate.ranks)
+        }
+        ("pairs-cut" | "distance", "all_to_all") => true,
         _ => false,
     };
     if !fits {
-        return refused(line, format!("this argument proves nothing of this {collective}"));
+        return refused(line, "this argument proves nothing of this collective");
+    }
+    let work = network.arcs.len().saturating_mul(network.ranks);
+    if work > WORK_MAX && matches!(argument, "counting" | "distance") {
+        return refused(line, "too many ranks and links to be added up");
     }
     let found = match argument {
-        "counting" => counting(certificate, &network)?,
-        "distance" => distance(certificate, &network),
-        _ => cut(certificate, &network)?,
+        "counting" => counting(certificate, network)?,
+        "distance" => distance(certificate, network),
+        _ => cut(certificate, network)?,
     };
     found.map_or_else(|| refused(line, "the witness proves no number, or one that is too large"), Ok)
 }
 
 fn cut(certificate: &Certificate, network: &Network) -> Result<Option<Fraction>, Refused> {
-    let [side] = &certificate.sides[..] else {
-        return refused(certificate.argument.1, "a cut is one set");
+    let [side @ Side { counts: "sends", .. }] = &certificate.witness.sides[..] else {
+        return refused(certificate.witness.argument.1, "a cut is one set that sends");
     };
-    if side.counts != "sends" {
-        return refused(side.line, "a cut is a set that sends");
-    }
     let sending = network.inside(side);
-    let (ranks, within) = (network.ranks as u128, network.ranks_in(&sending));
-    let outside = ranks - within;
+    let within = sending[..network.ranks].iter().filter(|inside| **inside).count() as u128;
+    let (ranks, outside) = (network.ranks as u128, network.ranks as u128 - within);
     if within == 0 || outside == 0 {
         return refused(side.line, "all ranks are on one side");
     }
-    let root_sends = sending[certificate.root as usize];
-    let (times, through) = match certificate.collective {
-        Collective::AllGather => (ranks, within),
-        Collective::ReduceScatter => (ranks, outside),
-        Collective::AllToAll => (ranks, within * outside),
-        Collective::AllReduce => (1, 1),
-        Collective::Broadcast if root_sends => (1, 1),
-        Collective::Reduce if !root_sends => (1, 1),
+    let (times, through) = match (certificate.collective.0, sending[certificate.root as usize]) {
+        ("all_gather", _) => (ranks, within),
+        ("reduce_scatter", _) => (ranks, outside),
+        ("all_to_all", _) => (ranks, within * outside),
+        ("all_reduce", _) | ("broadcast", true) | ("reduce", false) => (1, 1),
         _ => return refused(side.line, "the root is on the wrong side"),
     };
     let out = network.out_of(&sending).and_then(|out| out.checked_mul(times));
@@ -70,7 +67,7 @@ fn cut(certificate: &Certificate, network: &Network) -> Result<Option<Fraction>,
 }
 
 fn counting(certificate: &Certificate, network: &Network) -> Result<Option<Fraction>, Refused> {
-    let sides = &certificate.sides;
+    let sides = &certificate.witness.sides;
     let mut of_part = vec![false; network.ranks];
     let mut sum = Some(0u128);
     for side in sides {
@@ -86,14 +83,14 @@ fn counting(certificate: &Certificate, network: &Network) -> Result<Option<Fract
         sum = sum.and_then(|sum| sum.checked_add(network.out_of(&inside)?));
     }
     if of_part.contains(&false) || sides.len() < 2 {
-        return refused(certificate.argument.1, "a rank is in no part, or there is one part");
+        return refused(certificate.witness.argument.1, "a rank is in no part, or there is one part");
     }
     Ok(sum.and_then(|sum| Fraction::new(sum, 2 * (sides.len() as u128 - 1))))
 }
 
 /// None where a rank is not reached, all distances are 0, or a number does not fit.
 fn distance(certificate: &Certificate, network: &Network) -> Option<Fraction> {
-    let length = |part| certificate.lengths.get(&part).copied().unwrap_or(0);
+    let length = |part| certificate.witness.lengths.get(&part).copied().unwrap_or(0);
     let lengths: Vec<u64> = network.arcs.iter().map(|arc| length(arc.part)).collect();
     let mut volume = 0u128;
     let mut leaving = vec![Vec::new(); network.nodes];

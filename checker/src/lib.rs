@@ -20,28 +20,21 @@ mod run;
 
 use std::fmt;
 
-pub use collective::Collective;
-pub use number::Fraction;
+use number::Fraction;
 
-/// What was checked and found right.
+/// What was checked and found right; its text is one line for people.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Accepted {
-    /// The collective.
-    pub collective: Collective,
-    /// The machine's name.
-    pub machine: String,
-    /// The algorithm bandwidth that long calls of the schedule are bounded by, bytes a second.
-    pub rate: Fraction,
-    /// The algorithm bandwidth that no schedule exceeds, bytes a second.
-    pub bound: Fraction,
-    /// Their quotient.
-    pub share: Fraction,
+    collective: &'static str,
+    machine: String,
+    rate: Fraction,
+    share: Fraction,
 }
 
 impl fmt::Display for Accepted {
     /// The percentage is cut after its second digit, so that 100.00 is the bound itself.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Accepted { collective, machine, rate, share, .. } = self;
+        let Accepted { collective, machine, rate, share } = self;
         let parts = share.parts_of(10_000).unwrap_or(0);
         let gb_s = rate.value() / 1e9;
         let (whole, rest) = (parts / 100, parts % 100);
@@ -81,25 +74,19 @@ fn refused<T>(line: usize, what: impl Into<String>) -> Result<T, Refused> {
 pub fn check(text: &str) -> Result<Accepted, Refused> {
     let certificate = parse::parse(text)?;
     run::run(&certificate)?;
-    let rate = load::rate(&certificate)?;
-    let (claimed, line) = certificate.rate;
-    if rate != claimed {
-        return refused(line, format!("the rate is {rate}, not {claimed}"));
+    let network = network::Network::new(&certificate);
+    let rate = claimed("rate", load::rate(&certificate, &network)?, certificate.rate)?;
+    let bound = claimed("bound", bound::bound(&certificate, &network)?, certificate.bound)?;
+    let line = certificate.bound.1;
+    let too_large = || Refused { line: Some(line), what: "the numbers are too large to be compared".into() };
+    if bound.is_below(rate).ok_or_else(too_large)? {
+        return refused(line, "the rate is above the bound: one of them is wrong");
     }
-    let bound = bound::bound(&certificate)?;
-    let (claimed, line) = certificate.bound;
-    if bound != claimed {
-        return refused(line, format!("what the witness proves is {bound}, not {claimed}"));
-    }
-    let too_large =
-        |line| Refused { line: Some(line), what: "the numbers are too large to be compared".into() };
-    if bound.is_below(rate).ok_or_else(|| too_large(line))? {
-        return refused(line, format!("the rate {rate} is above the bound {bound}: one of them is wrong"));
-    }
-    let share = rate.through(bound).ok_or_else(|| too_large(line))?;
-    let (claimed, line) = certificate.share;
-    if share != claimed {
-        return refused(line, format!("the share is {share}, not {claimed}"));
-    }
-    Ok(Accepted { collective: certificate.collective, machine: certificate.machine, rate, bound, share })
+    let share = claimed("share", rate.through(bound).ok_or_else(too_large)?, certificate.share)?;
+    Ok(Accepted { collective: certificate.collective.0, machine: certificate.machine.name, rate, share })
+}
+
+/// What was found, where that is what was claimed.
+fn claimed(name: &str, found: Fraction, (claimed, line): (Fraction, usize)) -> Result<Fraction, Refused> {
+    if found == claimed { Ok(found) } else { refused(line, format!("the {name} is {found}, not {claimed}")) }
 }

@@ -12,9 +12,7 @@ const BYTES_MAX: u64 = 256 << 20;
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     let [path] = &arguments[..] else {
-        eprintln!(
-            "usage: consort-check FILE\nExit status 0 when the certificate is accepted, 1 when it is refused, 2 when it cannot be read."
-        );
+        eprintln!("usage: consort-check FILE\nexit status: 0 accepted, 1 refused, 2 not read");
         return ExitCode::from(2);
     };
     let mut text = String::new();
@@ -23,14 +21,7 @@ fn main() -> ExitCode {
         eprintln!("{}: {error}", path.display());
         return ExitCode::from(2);
     }
-    match consort_checker::check(&text) {
-        Ok(accepted) => {
-            println!("{accepted}");
-            ExitCode::SUCCESS
-        }
-        Err(refused) => {
-            println!("{refused}");
-            ExitCode::FAILURE
-        }
-    }
+    let checked = consort_checker::check(&text);
+    println!("{}", checked.as_ref().map_or_else(ToString::to_string, ToString::to_string));
+    if checked.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

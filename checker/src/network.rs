@@ -6,18 +6,10 @@
 
 use crate::parse::{Certificate, Kind, Part, Side};
 
-/// The node where the links of a rank begin, in a machine of `nodes` nodes.
+/// The node where the links of a rank begin, in a machine of `nodes` nodes; the next one is where they end.
 pub(crate) fn begin(nodes: usize, rank: usize) -> usize {
     nodes + 2 * rank
 }
-
-/// The node where they end.
-pub(crate) fn end(nodes: usize, rank: usize) -> usize {
-    nodes + 2 * rank + 1
-}
-
-/// Capacity without a limit.
-const ENDLESS: u128 = u128::MAX;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arc {
@@ -37,27 +29,27 @@ pub(crate) struct Network {
 
 impl Network {
     pub(crate) fn new(certificate: &Certificate) -> Network {
-        let (whole, ranks) = (certificate.nodes.len(), certificate.ranks as usize);
+        let (whole, ranks) = (certificate.machine.nodes.len(), certificate.ranks as usize);
         let mut ends: Vec<(usize, usize)> = (0..whole).map(|node| (node, node)).collect();
         let (mut out, mut into) = (vec![0u128; whole], vec![0u128; whole]);
-        for link in &certificate.links {
+        for link in &certificate.machine.links {
             out[link.from] += u128::from(link.bytes_s);
             into[link.to] += u128::from(link.bytes_s);
         }
         let mut arcs = Vec::new();
-        for (rank, kind) in certificate.nodes[..ranks].iter().enumerate() {
+        for (rank, kind) in certificate.machine.nodes[..ranks].iter().enumerate() {
             let Kind::Rank { inject, eject } = *kind else { continue };
-            let (begin, end) = (begin(whole, rank), end(whole, rank));
+            let (begin, end) = (begin(whole, rank), begin(whole, rank) + 1);
             ends[rank] = (begin, end);
 
             let mut arc = |from, to, capacity, part| arcs.push(Arc { from, to, capacity, part });
             arc(rank, begin, inject.map(u128::from), ("inject", rank));
             arc(end, rank, eject.map(u128::from), ("eject", rank));
-            if certificate.relays {
+            if certificate.machine.relays {
                 arc(end, begin, Some(out[rank].min(into[rank])), ("through", rank));
             }
         }
-        for (number, link) in certificate.links.iter().enumerate() {
+        for (number, link) in certificate.machine.links.iter().enumerate() {
             let capacity = Some(u128::from(link.bytes_s));
             arcs.push(Arc { from: ends[link.from].0, to: ends[link.to].1, capacity, part: ("link", number) });
         }
@@ -78,14 +70,9 @@ impl Network {
         crossing.map(|arc| arc.capacity).try_fold(0u128, |sum, capacity| sum.checked_add(capacity?))
     }
 
-    /// Ranks in a set.
-    pub(crate) fn ranks_in(&self, inside: &[bool]) -> u128 {
-        inside[..self.ranks].iter().filter(|inside| **inside).count() as u128
-    }
-
     /// The distances of all nodes from one, [`u128::MAX`] where it is not reached; `lengths` are those of the arcs.
     pub(crate) fn distances(&self, leaving: &[Vec<usize>], lengths: &[u64], source: usize) -> Vec<u128> {
-        let mut known = vec![ENDLESS; self.nodes];
+        let mut known = vec![u128::MAX; self.nodes];
         let mut queue = std::collections::BTreeSet::from([(0u128, source)]);
         known[source] = 0;
         while let Some((here, node)) = queue.pop_first() {

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::collective::Collective;
-use crate::network::{begin, end};
+use crate::network::begin;
 use crate::number::Fraction;
 use crate::{Refused, refused};
 
@@ -17,9 +17,14 @@ const CHUNKS_MAX: u64 = 1 << 24;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    Rank { inject: Option<u64>, eject: Option<u64> },
-    Port,
-    Switch { aggregates: bool },
+    Rank {
+        inject: Option<u64>,
+        eject: Option<u64>,
+    },
+    /// A port or a switch.
+    Other {
+        aggregates: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -49,11 +54,8 @@ pub(crate) struct Transfer {
     pub(crate) fold: Option<Place>,
 }
 
-#[derive(Debug)]
-pub(crate) struct Route {
-    pub(crate) line: usize,
-    pub(crate) links: Vec<usize>,
-}
+/// A route's line and links.
+pub(crate) type Route = (usize, Vec<usize>);
 
 /// A set of nodes of the [`network`](crate::network) of flows.
 #[derive(Debug)]
@@ -67,13 +69,27 @@ pub(crate) struct Side {
 /// What has a capacity: the word for its kind, and the number of the link or rank.
 pub(crate) type Part = (&'static str, usize);
 
-/// A whole certificate; claims come with their lines.
+/// The machine; nodes below the number of ranks are ranks.
 #[derive(Debug)]
-pub(crate) struct Certificate {
-    pub(crate) machine: String,
+pub(crate) struct Machine {
+    pub(crate) name: String,
     pub(crate) relays: bool,
     pub(crate) nodes: Vec<Kind>,
     pub(crate) links: Vec<Link>,
+}
+
+/// What proves the bound; sets or lengths may be none.
+#[derive(Debug)]
+pub(crate) struct Witness {
+    pub(crate) argument: (String, usize),
+    pub(crate) sides: Vec<Side>,
+    pub(crate) lengths: BTreeMap<Part, u64>,
+}
+
+/// A whole certificate; claims come with their lines.
+#[derive(Debug)]
+pub(crate) struct Certificate {
+    pub(crate) machine: Machine,
     pub(crate) collective: Collective,
     pub(crate) ranks: u32,
     pub(crate) root: u32,
@@ -82,17 +98,15 @@ pub(crate) struct Certificate {
     pub(crate) rounds: Vec<Vec<Transfer>>,
     pub(crate) rate: (Fraction, usize),
     pub(crate) bound: (Fraction, usize),
-    pub(crate) argument: (String, usize),
-    pub(crate) sides: Vec<Side>,
-    pub(crate) lengths: BTreeMap<Part, u64>,
+    pub(crate) witness: Witness,
     pub(crate) share: (Fraction, usize),
 }
 
 impl Certificate {
     /// Aggregating switches, in the order of their numbers.
     pub(crate) fn switches(&self) -> impl Iterator<Item = usize> {
-        let folds = |kind: &Kind| *kind == Kind::Switch { aggregates: true };
-        self.nodes.iter().enumerate().filter(move |(_, kind)| folds(kind)).map(|(node, _)| node)
+        let folds = |kind: &Kind| *kind == Kind::Other { aggregates: true };
+        self.machine.nodes.iter().enumerate().filter(move |(_, kind)| folds(kind)).map(|(node, _)| node)
     }
 
     pub(crate) fn transfers(&self) -> impl Iterator<Item = &Transfer> {
@@ -147,18 +161,13 @@ impl<'a> Words<'a> {
 
     /// The value of a line that has no more words.
     fn end<T>(&mut self, value: T) -> Result<T, Refused> {
-        self.rest.next().map_or(Ok(value), |word| refused(self.line, format!("{} is too much", shown(word))))
+        self.rest.next().map_or(Ok(value), |_| refused(self.line, "the line has a word too many"))
     }
-}
-
-/// A word, not too long to be repeated.
-fn shown(word: &str) -> String {
-    format!("'{}'", word.chars().take(40).collect::<String>())
 }
 
 fn parsed<N: std::str::FromStr>(word: &str, line: usize, what: &str) -> Result<N, Refused> {
     let number = word.bytes().all(|byte| byte.is_ascii_digit()).then(|| word.parse().ok()).flatten();
-    number.map_or_else(|| refused(line, format!("{} is no number here: {what}", shown(word))), Ok)
+    number.map_or_else(|| refused(line, format!("{what} is no number, or too large a one")), Ok)
 }
 
 fn below(word: &str, line: usize, what: &str, limit: usize) -> Result<usize, Refused> {
@@ -186,8 +195,7 @@ impl<'a> Lines<'a> {
 
     fn need(&mut self, first: &str) -> Result<Words<'a>, Refused> {
         let line = self.line;
-        self.take(first)
-            .map_or_else(|| refused(line, format!("a line is expected here that begins with {first}")), Ok)
+        self.take(first).map_or_else(|| refused(line, format!("no line {first}")), Ok)
     }
 
     fn single<N: std::str::FromStr>(&mut self, first: &str) -> Result<N, Refused> {
@@ -203,7 +211,7 @@ pub(crate) fn parse(text: &str) -> Result<Certificate, Refused> {
     if lines.single::<u32>("consort-certificate")? != 1 {
         return refused(1, "this is no certificate of version 1");
     }
-    let machine = lines.need("machine")?.rest.collect::<Vec<&str>>().join(" ");
+    let name = lines.need("machine")?.rest.collect::<Vec<&str>>().join(" ");
     let relays = match lines.need("relays")?.word("yes or no")? {
         "yes" => true,
         "no" => false,
@@ -212,15 +220,13 @@ pub(crate) fn parse(text: &str) -> Result<Certificate, Refused> {
     let nodes = nodes(&mut lines)?;
     let links = links(&mut lines, nodes.len())?;
     let collective = Collective::named(lines.need("collective")?.word("a name")?);
-    let collective =
-        collective.map_or_else(|| refused(lines.line - 1, "no bound of this collective is known"), Ok)?;
+    let collective = collective.map_or_else(|| refused(lines.line - 1, "it has no bound"), Ok)?;
     let (ranks, root, parts) = (lines.single("ranks")?, lines.single("root")?, lines.single("parts")?);
-    let are = nodes.iter().filter(|kind| matches!(kind, Kind::Rank { .. })).count();
-    if ranks as usize != are || ranks < 2 || root >= ranks {
-        return refused(
-            lines.line - 1,
-            format!("the machine has {are} ranks: not these, too few, or not this root"),
-        );
+    let is_rank = |kind: &Kind| matches!(kind, Kind::Rank { .. });
+    let are = nodes.iter().take_while(|kind| is_rank(kind)).count();
+    let is_right = (2..=RANKS_MAX).contains(&are) && ranks as usize == are && root < ranks;
+    if !is_right || nodes[are..].iter().any(is_rank) {
+        return refused(lines.line - 1, "the first 2 to 16384 nodes are the ranks, among them the root");
     }
     let blocks = u64::from(collective.input_blocks(ranks).max(collective.output_blocks(ranks)));
     if parts == 0 || u64::from(parts) * blocks * u64::from(ranks) > CHUNKS_MAX {
@@ -250,46 +256,26 @@ pub(crate) fn parse(text: &str) -> Result<Certificate, Refused> {
     if lines.next.is_some() {
         return refused(lines.line, "a line after the end");
     }
-    Ok(Certificate {
-        machine,
-        relays,
-        nodes,
-        links,
-        collective,
-        ranks,
-        root,
-        parts,
-        routes,
-        rounds,
-        rate,
-        bound,
-        argument,
-        sides,
-        lengths,
-        share,
-    })
+    let witness = Witness { argument, sides, lengths };
+    let machine = Machine { name, relays, nodes, links };
+    Ok(Certificate { machine, collective, ranks, root, parts, routes, rounds, rate, bound, witness, share })
 }
 
 fn nodes(lines: &mut Lines<'_>) -> Result<Vec<Kind>, Refused> {
     let mut nodes: Vec<Kind> = Vec::new();
     while let Some(mut words) = lines.take("node") {
-        let line = words.line;
         if words.number::<usize>("node")? != nodes.len() || nodes.len() == NODES_MAX {
-            return refused(line, format!("the next node is {}, of at most {NODES_MAX}", nodes.len()));
+            return refused(words.line, format!("the next node is {}, of at most {NODES_MAX}", nodes.len()));
         }
         let (kind, _) = (words.word("the kind")?, words.word("the name")?);
-        let is_after_ranks = nodes.last().is_some_and(|last| !matches!(last, Kind::Rank { .. }));
         nodes.push(match kind {
-            "rank" if is_after_ranks || nodes.len() == RANKS_MAX => {
-                return refused(line, format!("ranks come first, at most {RANKS_MAX} of them"));
-            }
             "rank" => {
                 let inject = words.has("inject").then(|| words.number("inject")).transpose()?;
                 Kind::Rank { inject, eject: words.has("eject").then(|| words.number("eject")).transpose()? }
             }
-            "port" => Kind::Port,
-            "switch" => Kind::Switch { aggregates: words.has("aggregates") },
-            other => return refused(line, format!("{} is no kind of node", shown(other))),
+            "port" => Kind::Other { aggregates: false },
+            "switch" => Kind::Other { aggregates: words.has("aggregates") },
+            _ => return refused(words.line, "a node is a rank, a port or a switch"),
         });
         words.end(())?;
     }
@@ -316,7 +302,7 @@ fn routes(lines: &mut Lines<'_>, all: usize) -> Result<BTreeMap<(u32, u32), Rout
     while let Some(mut words) = lines.take("route") {
         let (line, pair) = (words.line, (words.number("rank")?, words.number("rank")?));
         let links = words.rest.map(|word| below(word, line, "link", all)).collect::<Result<_, _>>()?;
-        if routes.insert(pair, Route { line, links }).is_some() {
+        if routes.insert(pair, (line, links)).is_some() {
             return refused(line, "a second route of this pair");
         }
     }
@@ -354,8 +340,8 @@ fn side(words: Words<'_>, counts: &'static str, nodes: usize, ranks: usize) -> R
     let node = |word: &str| match word.split_once(':') {
         None => below(word, line, "node", nodes),
         Some(("begins", rank)) => Ok(begin(nodes, below(rank, line, "rank", ranks)?)),
-        Some(("ends", rank)) => Ok(end(nodes, below(rank, line, "rank", ranks)?)),
-        Some(_) => refused(line, format!("{} is no node", shown(word))),
+        Some(("ends", rank)) => Ok(begin(nodes, below(rank, line, "rank", ranks)?) + 1),
+        Some(_) => refused(line, "a set has nodes, begins:RANK and ends:RANK"),
     };
     Ok(Side { line, counts, nodes: words.rest.map(node).collect::<Result<_, _>>()? })
 }
@@ -363,7 +349,9 @@ fn side(words: Words<'_>, counts: &'static str, nodes: usize, ranks: usize) -> R
 fn length(mut words: Words<'_>, links: usize, ranks: usize) -> Result<(Part, u64), Refused> {
     let (line, kind) = (words.line, words.word("a part")?);
     let known = ["link", "inject", "eject", "through"].into_iter().find(|known| *known == kind);
-    let Some(kind) = known else { return refused(line, format!("{} has no length", shown(kind))) };
+    let Some(kind) = known else {
+        return refused(line, "only a link, inject, eject and through have lengths");
+    };
     let part = (kind, words.below(kind, if kind == "link" { links } else { ranks })?);
     let length = words.number("length")?;
     words.end((part, length))

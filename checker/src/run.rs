@@ -88,15 +88,17 @@ impl Machine<'_> {
             }
         };
         let Certificate { collective, ranks, root, parts, .. } = *self.of;
-        match target {
-            Place::Input(_) => return refused(line, "an input is written"),
+        let may_be_written = match target {
+            Place::Input(_) => false,
             Place::Output(chunk) => {
-                let exists = to < ranks && collective.has_output(to, root);
-                if !exists || chunk >= collective.output_blocks(ranks) * parts {
-                    return refused(line, format!("rank {to} has no output {chunk}"));
-                }
+                to < ranks
+                    && collective.has_output(to, root)
+                    && chunk < collective.output_blocks(ranks) * parts
             }
-            Place::Scratch(_) => {}
+            Place::Scratch(_) => true,
+        };
+        if !may_be_written {
+            return refused(line, format!("rank {to} has no such output, or it is an input that is written"));
         }
         written.insert((to, target), (channel, from == to));
         self.held.insert((to, target), value);
@@ -127,12 +129,9 @@ impl Machine<'_> {
             return refused(line, format!("input {} is folded with input {}", arriving.chunk, own.chunk));
         }
         let mut ranks = self.set(line)?;
-        for (at, (into, (one, other))) in
-            ranks.iter_mut().zip(arriving.ranks.iter().zip(&own.ranks)).enumerate()
-        {
+        for (into, (one, other)) in ranks.iter_mut().zip(arriving.ranks.iter().zip(&own.ranks)) {
             if one & other != 0 {
-                let rank = 64 * at + (one & other).trailing_zeros() as usize;
-                return refused(line, format!("the contribution of rank {rank} is folded twice"));
+                return refused(line, "the contribution of a rank is folded twice");
             }
             *into = one | other;
         }
@@ -143,11 +142,7 @@ impl Machine<'_> {
     fn set(&mut self, line: usize) -> Result<Vec<u64>, Refused> {
         let words = (self.of.ranks as usize).div_ceil(64);
         self.words += words;
-        if self.words > WORDS_MAX {
-            refused(line, "too many folds to be checked")
-        } else {
-            Ok(vec![0; words])
-        }
+        if self.words <= WORDS_MAX { Ok(vec![0; words]) } else { refused(line, "too many folds") }
     }
 
     fn outputs(&self) -> Result<(), Refused> {
@@ -155,15 +150,17 @@ impl Machine<'_> {
         for rank in (0..ranks).filter(|rank| collective.has_output(*rank, root)) {
             for chunk in 0..collective.output_blocks(ranks) * parts {
                 let (input, required) = collective.required(rank, chunk, root, parts);
-                let is_in = |of: u32| required.is_none_or(|one| of == one);
-
                 let is_right = |value: &Rc<Value>| {
                     let bit = |rank: u32| value.ranks[rank as usize / 64] >> (rank % 64) & 1 == 1;
-                    value.chunk == input && (0..ranks).all(|rank| bit(rank) == is_in(rank))
+                    let count: u32 = value.ranks.iter().map(|word| word.count_ones()).sum();
+                    let is_whole = required.map_or(count == ranks, |one| count == 1 && bit(one));
+                    value.chunk == input && is_whole
                 };
                 if !self.held.get(&(rank, Place::Output(chunk))).is_some_and(is_right) {
-                    let what =
-                        format!("output {chunk} of rank {rank} does not end with what {collective} requires");
+                    let what = format!(
+                        "output {chunk} of rank {rank} does not end with what {} requires",
+                        collective.0
+                    );
                     return Err(Refused { line: None, what });
                 }
             }
