@@ -23,6 +23,7 @@ pub use consort_algorithms::export;
 pub use consort_algorithms::hardware;
 pub use consort_algorithms::search;
 pub use consort_algorithms::simulate;
+pub use consort_algorithms::synthesize;
 pub use consort_algorithms::topology::{self, Topology};
 pub use consort_algorithms::workload;
 pub use consort_algorithms::{

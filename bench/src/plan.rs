@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use clap::{Parser, ValueEnum};
 use consort::planning::{
     Algorithm, Collective, Explanation, Origin, Path as DevicePath, Plan, Planning, Schedule, export,
+    synthesize,
 };
 
 use serde_json::json;
@@ -82,6 +83,11 @@ struct Arguments {
     /// Writes to a file instead of standard output
     #[arg(short = 'o', value_name = "FILE")]
     output: Option<PathBuf>,
+
+    /// Also writes the schedule with its machine, what long calls of it reach there and what no schedule exceeds, as a text that
+    /// consort-check accepts or refuses
+    #[arg(long, value_name = "FILE")]
+    certificate: Option<PathBuf>,
 }
 
 fn device_path(text: &str) -> Result<DevicePath, String> {
@@ -124,9 +130,15 @@ impl Arguments {
         let Some(algorithm) = chosen else {
             return Err(Failure::internal("the planner's choice is none of its candidates"));
         };
+        if let Some(path) = self.certificate.as_deref().filter(|_| ranks <= SHOWN_RANKS_MAX) {
+            let schedule = algorithm.schedule(collective, ranks);
+            let certified = synthesize::certificate(&schedule, planning.topology());
+            let text = certified.map_err(|error| Failure::usage(format!("--certificate: {error}")))?;
+            planned::write(&text, Some(path))?;
+        }
         if ranks > SHOWN_RANKS_MAX {
             let note = format!("schedules of more than {SHOWN_RANKS_MAX} ranks are not drawn or printed");
-            let plain = self.format == Format::Text && self.rank.is_none();
+            let plain = self.format == Format::Text && self.rank.is_none() && self.certificate.is_none();
             return if plain { Ok(format!("{reasons}\n{note}\n")) } else { Err(Failure::usage(note)) };
         }
         match self.rank {
@@ -287,6 +299,38 @@ mod tests {
         }
         let large = text("plan gather --ranks 1025").expect("a plan");
         assert!(large.contains("more than 1024 ranks are not drawn"), "{large}");
+    }
+
+    #[test]
+    fn what_is_shown_can_be_certified() {
+        let name = format!("collbench-certificate-{}.txt", std::process::id());
+        let file = std::env::temp_dir().join(name);
+        let line = format!("--certificate {}", file.display());
+        let shown =
+            text(&format!("plan allgather --topology dgx-a100:2 --algo ring {line}")).expect("a plan");
+        assert!(shown.contains("schedule ring"), "{shown}");
+        let written = std::fs::read_to_string(&file).expect("it was written");
+        let lines = [
+            "consort-certificate 1",
+            "machine dgx-a100:2",
+            "collective all_gather",
+            "ranks 16",
+            "schedule ring",
+        ];
+        for line in lines {
+            assert!(written.lines().any(|written| written == line), "{line}: {written}");
+        }
+        let messages =
+            written.lines().filter(|line| line.starts_with("move ") && !line.contains(" i0 o")).count();
+        assert!(messages >= 15 * 15 && written.ends_with("end\n"), "{messages} messages");
+        let accepted = consort_checker::check(&written).expect("it is right").to_string();
+        assert!(accepted.starts_with("accepted: all_gather on dgx-a100:2, "), "{accepted}");
+        std::fs::remove_file(&file).expect("removed");
+        let failure = text(&format!("plan gather --ranks 4 {line}")).expect_err("it has no bound");
+        assert!(failure.message.contains("--certificate: there is no bound for gather"), "{failure}");
+        let failure = text(&format!("plan allreduce --ranks 1025 {line}")).expect_err("too many");
+        assert!(failure.message.contains("more than 1024 ranks"), "{failure}");
+        assert!(!file.exists());
     }
 
     #[test]

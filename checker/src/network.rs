@@ -4,12 +4,7 @@
 //! where its links begin, within its limit of injection; what comes to it goes from where its links end to itself, within its limit of
 //! ejection. Where ranks relay, bytes also pass from where links end to where they begin.
 
-use crate::parse::{Certificate, Kind, Part, Side};
-
-/// The node where the links of a rank begin, in a machine of `nodes` nodes; the next one is where they end.
-pub(crate) fn begin(nodes: usize, rank: usize) -> usize {
-    nodes + 2 * rank
-}
+use crate::parse::{Certificate, Kind, Part, Side, begin};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arc {

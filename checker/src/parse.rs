@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 
 use crate::collective::Collective;
-use crate::network::begin;
 use crate::number::Fraction;
 use crate::{Refused, refused};
 
@@ -84,6 +83,11 @@ pub(crate) struct Witness {
     pub(crate) argument: (String, usize),
     pub(crate) sides: Vec<Side>,
     pub(crate) lengths: BTreeMap<Part, u64>,
+}
+
+/// The node where the links of a rank begin, in a machine of `nodes` nodes; the next one is where they end.
+pub(crate) fn begin(nodes: usize, rank: usize) -> usize {
+    nodes + 2 * rank
 }
 
 /// A whole certificate; claims come with their lines.
