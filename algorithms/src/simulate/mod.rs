@@ -16,10 +16,12 @@
 //! A long message on a large machine is not run to its end: at most [`Options::messages_max`] messages (but two
 //! slices) are run, and the time of the second half of these slices is continued in a straight line.
 
+mod classes;
 mod draw;
 pub mod nccl_model;
 mod network;
 mod outcome;
+mod paths;
 mod program;
 mod run;
 
@@ -95,7 +97,8 @@ impl fmt::Display for SimulateError {
 impl Error for SimulateError {}
 
 /// Runs `schedule` on `topology`. Rank `i` is the topology's rank `i`; nodes that the schedule numbers above its
-/// ranks are the topology's aggregating switches, in their order.
+/// ranks are the topology's aggregating switches, in their order. What is alike in several places is run once, which
+/// changes the outcome by nothing.
 ///
 /// # Errors
 ///
@@ -105,10 +108,59 @@ pub fn simulate(
     topology: &Topology,
     options: &Options,
 ) -> Result<Outcome, SimulateError> {
+    let (program, mut paths) = prepared(schedule, topology, options)?;
+    if !options.timeline {
+        let queues = |lanes: usize| queues(lanes, topology, options);
+        if let Some(of) = classes::quotient(&program, &mut paths, schedule.ranks, &queues) {
+            let network = network::Network::new(of.paths);
+            let run = run::Run::new(&of.program, network, topology, options, schedule.ranks, Some(&of.alike));
+            return Ok(run.run());
+        }
+    }
+    Ok(run_all(&program, paths, topology, options, schedule.ranks))
+}
+
+/// As [`simulate`], with every rank run by itself, whatever is alike: what [`simulate`] is compared with.
+///
+/// # Errors
+///
+/// As [`simulate`].
+pub fn simulate_each(
+    schedule: &Schedule,
+    topology: &Topology,
+    options: &Options,
+) -> Result<Outcome, SimulateError> {
+    let (program, paths) = prepared(schedule, topology, options)?;
+    Ok(run_all(&program, paths, topology, options, schedule.ranks))
+}
+
+fn prepared(
+    schedule: &Schedule,
+    topology: &Topology,
+    options: &Options,
+) -> Result<(program::Program, paths::Paths), SimulateError> {
     if options.slots == 0 || options.slot_bytes == 0 {
         return Err(SimulateError::NoSlots);
     }
     let program = program::Program::new(schedule, options);
-    let network = network::Network::new(&program, topology, schedule.ranks)?;
-    Ok(run::Run::new(&program, network, topology, options, schedule.ranks).run())
+    let paths = paths::Paths::new(&program.connections, topology, schedule.ranks)?;
+    Ok((program, paths))
+}
+
+fn run_all(
+    program: &program::Program,
+    mut paths: paths::Paths,
+    topology: &Topology,
+    options: &Options,
+    ranks: u32,
+) -> Outcome {
+    let each: Vec<u32> = (0..paths.capacity.len() as u32).collect();
+    paths.leave_out_slack(&each);
+    run::Run::new(program, network::Network::new(paths), topology, options, ranks, None).run()
+}
+
+/// Whether that many lanes of a rank wait for each other's copies and folds.
+fn queues(lanes: usize, topology: &Topology, options: &Options) -> bool {
+    let costs = &topology.costs;
+    lanes > 1 && options.work && costs.copy_ns_per_byte + costs.reduce_ns_per_byte > 0.0
 }

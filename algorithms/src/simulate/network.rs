@@ -5,22 +5,7 @@
 //! shares are unique, so they are computed anew only around a change, and further out only as long as a message there
 //! has no bottleneck. Links that cannot fill up, whatever travels, are counted but never solved for.
 
-use std::collections::HashMap;
-
-use super::SimulateError;
-use super::program::Program;
-use crate::Rank;
-use crate::topology::{LinkId, NodeId, NodeKind, Routes, Topology};
-
-/// The path between two nodes.
-#[derive(Debug)]
-struct Path {
-    latency_ps: u64,
-    /// All links of the topology on it.
-    links: Vec<LinkId>,
-    /// The limits that can bind: links, injection and ejection.
-    limits: Vec<u32>,
-}
+use super::paths::{Path, Paths, Weighted};
 
 #[derive(Clone, Debug, Default)]
 struct Flow {
@@ -35,6 +20,11 @@ struct Flow {
 
 /// Rates that differ by less than this part are one rate.
 const SAME: f64 = 1e-9;
+
+/// The rounding of a time that is left, as a part of it and in picoseconds. Sums of rates are taken in the order in which
+/// messages started, so equal messages have rates that differ in the last bits.
+const ROUNDING: f64 = 1e-12;
+const ROUNDING_PS: f64 = 1e-3;
 
 /// How well sums of such rates must agree.
 const CLOSE: f64 = 1e-6;
@@ -53,9 +43,9 @@ pub(super) struct Network {
     /// The path of each connection.
     path_of: Vec<u32>,
     flows: Vec<Flow>,
-    /// For each limit: its capacity, bytes a picosecond, and its users.
+    /// For each limit: its capacity, bytes a picosecond, and its users, each with the number of flows that it stands for.
     capacity: Vec<f64>,
-    active: Vec<Vec<u32>>,
+    active: Vec<Vec<Weighted>>,
     /// Limits whose users changed since the last shares were computed.
     changed: Vec<u32>,
     /// Marks of a region: the last search that included a limit or a flow.
@@ -79,21 +69,19 @@ pub(super) struct Network {
 }
 
 impl Network {
-    pub(super) fn new(program: &Program, topology: &Topology, ranks: u32) -> Result<Network, SimulateError> {
-        let (paths, path_of) = paths(program, topology, ranks)?;
-        let links = topology.links().len();
-        let capacity = capacities(topology);
-        let mut network = Network {
+    /// The network of paths whose limits may be slack.
+    pub(super) fn new(paths: Paths) -> Network {
+        let Paths { paths, path_of, capacity, links } = paths;
+        Network {
             paths,
-            path_of,
-            flows: vec![Flow::default(); program.connections.len()],
+            flows: vec![Flow::default(); path_of.len()],
             active: vec![Vec::new(); capacity.len()],
             changed: Vec::new(),
             search: 0,
             seen_limit: vec![0; capacity.len()],
-            seen_flow: vec![0; program.connections.len()],
-            wanted: vec![0.0; program.connections.len()],
-            solved_flow: vec![0; program.connections.len()],
+            seen_flow: vec![0; path_of.len()],
+            wanted: vec![0.0; path_of.len()],
+            solved_flow: vec![0; path_of.len()],
             solution: 0,
             levels: vec![(0, 0.0, 0.0); capacity.len()],
             unsettled: Vec::new(),
@@ -102,16 +90,16 @@ impl Network {
             busy_since_ps: vec![0; links],
             busy_ps: vec![0; links],
             capacity,
-        };
-        network.leave_out_slack();
-        Ok(network)
+            path_of,
+        }
     }
 
     pub(super) fn latency_ps(&self, connection: u32) -> u64 {
         self.paths[self.path_of[connection as usize] as usize].latency_ps
     }
 
-    pub(super) fn links(&self, connection: u32) -> &[LinkId] {
+    /// The links of a connection, each with the number of connections on it that this one stands for.
+    pub(super) fn links(&self, connection: u32) -> &[Weighted] {
         &self.paths[self.path_of[connection as usize] as usize].links
     }
 
@@ -125,8 +113,8 @@ impl Network {
         let flow = &mut self.flows[connection as usize];
         (flow.remaining, flow.rate, flow.since_ps) = (bytes as f64, 0.0, now_ps);
         let path = &self.paths[self.path_of[connection as usize] as usize];
-        for &limit in &path.limits {
-            self.active[limit as usize].push(connection);
+        for &Weighted { of: limit, weight } in &path.limits {
+            self.active[limit as usize].push(Weighted { of: connection, weight });
             self.changed.push(limit);
         }
         for link in &path.links {
@@ -143,9 +131,9 @@ impl Network {
             return false;
         }
         let path = &self.paths[self.path_of[connection as usize] as usize];
-        for &limit in &path.limits {
+        for &Weighted { of: limit, .. } in &path.limits {
             let active = &mut self.active[limit as usize];
-            active.retain(|&other| other != connection);
+            active.retain(|other| other.of != connection);
             if !active.is_empty() {
                 self.changed.push(limit);
             }
@@ -183,7 +171,7 @@ impl Network {
     /// All users of a limit, with the limits that they use.
     fn take_users(&mut self, limit: u32, region: &mut Region) {
         for index in 0..self.active[limit as usize].len() {
-            self.take(self.active[limit as usize][index], region);
+            self.take(self.active[limit as usize][index].of, region);
         }
     }
 
@@ -193,7 +181,7 @@ impl Network {
         }
         self.seen_flow[flow as usize] = self.search;
         region.flows.push(flow);
-        for &limit in &self.paths[self.path_of[flow as usize] as usize].limits {
+        for &Weighted { of: limit, .. } in &self.paths[self.path_of[flow as usize] as usize].limits {
             if self.seen_limit[limit as usize] != self.search {
                 self.seen_limit[limit as usize] = self.search;
                 region.limits.push(limit);
@@ -215,11 +203,11 @@ impl Network {
     fn solve(&mut self, region: &Region) {
         for &limit in &region.limits {
             let (mut left, mut open) = (self.capacity[limit as usize], 0);
-            for &flow in &self.active[limit as usize] {
+            for &Weighted { of: flow, weight } in &self.active[limit as usize] {
                 if self.is_inside(flow) {
-                    open += 1;
+                    open += weight;
                 } else {
-                    left -= self.flows[flow as usize].rate;
+                    left -= self.flows[flow as usize].rate * f64::from(weight);
                 }
             }
             self.left[limit as usize] = (left.max(0.0), open);
@@ -237,16 +225,16 @@ impl Network {
                     continue;
                 }
                 for index in 0..self.active[limit as usize].len() {
-                    let flow = self.active[limit as usize][index] as usize;
+                    let flow = self.active[limit as usize][index].of as usize;
                     if !self.is_inside(flow as u32) || self.solved_flow[flow] == self.solution {
                         continue;
                     }
                     self.solved_flow[flow] = self.solution;
                     self.wanted[flow] = least;
                     missing -= 1;
-                    for &used in &self.paths[self.path_of[flow] as usize].limits {
+                    for &Weighted { of: used, weight } in &self.paths[self.path_of[flow] as usize].limits {
                         let left = &mut self.left[used as usize];
-                        *left = ((left.0 - least).max(0.0), left.1 - 1);
+                        *left = ((left.0 - least * f64::from(weight)).max(0.0), left.1 - weight);
                     }
                 }
             }
@@ -260,7 +248,7 @@ impl Network {
         for index in 0..region.limits.len() {
             let limit = region.limits[index];
             for user in 0..self.active[limit as usize].len() {
-                let flow = self.active[limit as usize][user];
+                let flow = self.active[limit as usize][user].of;
                 if self.is_inside(flow) || self.has_bottleneck(flow) {
                     continue;
                 }
@@ -272,8 +260,8 @@ impl Network {
             if self.has_bottleneck(flow) {
                 continue;
             }
-            for &limit in &self.paths[self.path_of[flow as usize] as usize].limits {
-                for &other in &self.active[limit as usize] {
+            for &Weighted { of: limit, .. } in &self.paths[self.path_of[flow as usize] as usize].limits {
+                for &Weighted { of: other, .. } in &self.active[limit as usize] {
                     if !self.is_inside(other) && self.rate(other) > self.rate(flow) * (1.0 + CLOSE) {
                         self.unsettled.push(other);
                     }
@@ -290,7 +278,7 @@ impl Network {
         let rate = self.rate(flow);
         let path = self.path_of[flow as usize] as usize;
         (0..self.paths[path].limits.len()).any(|index| {
-            let limit = self.paths[path].limits[index] as usize;
+            let limit = self.paths[path].limits[index].index();
             let (used, fastest) = self.level(limit);
             fastest <= rate * (1.0 + CLOSE)
                 && (used - self.capacity[limit]).abs() <= CLOSE * self.capacity[limit]
@@ -300,9 +288,10 @@ impl Network {
     /// The sum of a limit's users and the fastest of them, in the last solution; summed up once for each.
     fn level(&mut self, limit: usize) -> (f64, f64) {
         if self.levels[limit].0 != self.solution {
-            let rates = self.active[limit].iter().map(|&flow| self.rate(flow));
-            let (used, fastest) =
-                rates.fold((0.0, 0.0f64), |(used, fastest), rate| (used + rate, fastest.max(rate)));
+            let rates = self.active[limit].iter().map(|user| (self.rate(user.of), f64::from(user.weight)));
+            let (used, fastest) = rates.fold((0.0, 0.0f64), |(used, fastest), (rate, weight)| {
+                (used + rate * weight, fastest.max(rate))
+            });
             self.levels[limit] = (self.solution, used, fastest);
         }
         let (_, used, fastest) = self.levels[limit];
@@ -324,110 +313,10 @@ impl Network {
         flow.remaining = (flow.remaining - passed).max(0.0);
         (flow.rate, flow.since_ps) = (rate, now_ps);
         flow.version = flow.version.wrapping_add(1);
-        // Every transfer takes at least a picosecond.
-        let needed_ps = (flow.remaining / rate).ceil().max(1.0) as u64;
+        // What is whole but for rounding is whole, so that equal messages end together. Every transfer takes at least a
+        // picosecond.
+        let needed_ps = flow.remaining / rate;
+        let needed_ps = (needed_ps - needed_ps * ROUNDING - ROUNDING_PS).ceil().max(1.0) as u64;
         announce(now_ps + needed_ps, connection, flow.version);
     }
-
-    /// Removes from the paths the limits that never bind, because all limits before them, or all behind them,
-    /// together let less pass. A limit that makes another one slack stays.
-    fn leave_out_slack(&mut self) {
-        let mut before: Vec<(u32, Option<u32>)> = Vec::new();
-        let mut after: Vec<(u32, Option<u32>)> = Vec::new();
-        for path in &self.paths {
-            for (index, &limit) in path.limits.iter().enumerate() {
-                before.push((limit, index.checked_sub(1).map(|index| path.limits[index])));
-                after.push((limit, path.limits.get(index + 1).copied()));
-            }
-        }
-        let mut order: Vec<u32> = before.iter().map(|(limit, _)| *limit).collect();
-        for pairs in [&mut before, &mut after] {
-            pairs.sort_unstable();
-            pairs.dedup();
-        }
-        order.sort_unstable_by(|one, other| {
-            let capacity = |limit: u32| self.capacity[limit as usize];
-            capacity(*other).total_cmp(&capacity(*one)).then(one.cmp(other))
-        });
-        order.dedup();
-        let mut out = vec![false; self.capacity.len()];
-        let mut kept = vec![false; self.capacity.len()];
-        for limit in order {
-            if kept[limit as usize] {
-                continue;
-            }
-            for pairs in [&before, &after] {
-                let start = pairs.partition_point(|pair| pair.0 < limit);
-                let neighbours =
-                    || pairs[start..].iter().take_while(|pair| pair.0 == limit).map(|pair| pair.1);
-                let all = neighbours().all(|other| other.is_some_and(|other| !out[other as usize]));
-                let sum: f64 = neighbours().flatten().map(|other| self.capacity[other as usize]).sum();
-                if all && sum <= self.capacity[limit as usize] {
-                    out[limit as usize] = true;
-                    for other in neighbours().flatten() {
-                        kept[other as usize] = true;
-                    }
-                    break;
-                }
-            }
-        }
-        for path in &mut self.paths {
-            path.limits.retain(|&limit| !out[limit as usize]);
-        }
-    }
-}
-
-/// Links first, then each rank's injection, then each rank's ejection; bytes a picosecond.
-fn capacities(topology: &Topology) -> Vec<f64> {
-    let limit = |limit: Option<u64>| limit.map_or(f64::INFINITY, |bytes_s| bytes_s as f64 / 1e12);
-    let limits = |eject: bool| {
-        topology.nodes().iter().filter_map(move |node| match node.kind {
-            NodeKind::Rank { inject_bytes_s, eject_bytes_s, .. } => {
-                Some(limit(if eject { eject_bytes_s } else { inject_bytes_s }))
-            }
-            _ => None,
-        })
-    };
-    let links = topology.links().iter().map(|link| link.bandwidth_bytes_s as f64 / 1e12);
-    links.chain(limits(false)).chain(limits(true)).collect()
-}
-
-/// One path for each pair of nodes that exchange, and the path of each connection.
-fn paths(program: &Program, topology: &Topology, ranks: u32) -> Result<(Vec<Path>, Vec<u32>), SimulateError> {
-    let aggregators: Vec<NodeId> = topology.aggregators().collect();
-    let node = |rank: Rank| {
-        let node = if rank.0 < ranks {
-            Some(NodeId::from(rank))
-        } else {
-            aggregators.get((rank.0 - ranks) as usize).copied()
-        };
-        node.filter(|node| rank.0 >= ranks || node.0 < topology.ranks())
-            .ok_or(SimulateError::NoSuchNode { rank })
-    };
-    let mut pairs: Vec<(Rank, Rank)> = program.connections.iter().map(|c| (c.from, c.to)).collect();
-    pairs.sort_unstable();
-    pairs.dedup();
-    let capacity = capacities(topology);
-    let links = topology.links().len() as u32;
-    let mut routes = Routes::new(topology);
-    let mut paths = Vec::with_capacity(pairs.len());
-    for same_source in pairs.chunk_by(|one, other| one.0 == other.0) {
-        let source = node(same_source[0].0)?;
-        let targets: Vec<NodeId> = same_source.iter().map(|pair| node(pair.1)).collect::<Result<_, _>>()?;
-        for ((route, target), &(from, to)) in
-            routes.from(source, &targets).into_iter().zip(targets).zip(same_source)
-        {
-            let route = route.ok_or(SimulateError::NoRoute { from, to })?;
-            let mut limits: Vec<u32> = Vec::with_capacity(route.len() + 2);
-            limits.extend((from.0 < ranks).then_some(links + source.0));
-            limits.extend(route.iter().map(|link| link.0));
-            limits.extend((to.0 < ranks).then_some(links + topology.ranks() + target.0));
-            limits.retain(|&limit| capacity[limit as usize].is_finite());
-            let latency_ns: u64 = route.iter().map(|link| topology.links()[link.index()].latency_ns).sum();
-            paths.push(Path { latency_ps: latency_ns * 1000, links: route, limits });
-        }
-    }
-    let number: HashMap<(Rank, Rank), u32> = pairs.into_iter().zip(0..).collect();
-    let path_of = program.connections.iter().map(|c| number[&(c.from, c.to)]).collect();
-    Ok((paths, path_of))
 }

@@ -1,7 +1,8 @@
 //! A schedule as lanes of sends and receives.
 //!
-//! Invariant: the order is that of lowering; nothing here depends on the machine. Absent: places, which are needed
-//! only to find the lanes.
+//! Invariant: the order is that of lowering; nothing here depends on the machine. Lanes are numbered by rank, then by
+//! channel. A program may have the lanes of some ranks alone, which stand for all others ([`Home`]). Absent: places, which are
+//! needed only to find the lanes.
 
 use std::collections::HashMap;
 
@@ -23,9 +24,17 @@ pub(super) enum Op {
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) rank: Rank,
+    channel: Channel,
     pub(super) ops: Vec<Op>,
     /// The round of the last operation.
     round: u32,
+}
+
+impl Lane {
+    /// The same lane with other operations.
+    pub(super) fn with_ops(&self, ops: Vec<Op>) -> Lane {
+        Lane { ops, ..*self }
+    }
 }
 
 /// A mailbox: the rank that fills it and the rank that empties it.
@@ -39,17 +48,18 @@ pub(super) struct Connection {
 }
 
 /// One transfer of a message.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Piece {
     pub(super) length: u64,
     pub(super) fold: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Message {
     pub(super) connection: u32,
-    first: u32,
-    end: u32,
+    /// Its pieces.
+    pub(super) first: u32,
+    pub(super) end: u32,
 }
 
 #[derive(Debug)]
@@ -57,19 +67,41 @@ pub(super) struct Program {
     pub(super) lanes: Vec<Lane>,
     pub(super) connections: Vec<Connection>,
     pub(super) messages: Vec<Message>,
-    pieces: Vec<Piece>,
+    pub(super) pieces: Vec<Piece>,
     slot_bytes: u64,
     /// The longest piece.
     pub(super) longest: u64,
+    /// Messages of a slice, those for which others stand among them.
+    pub(super) messages_of_all: u64,
+    /// Bytes out of the rank that sends most, and into the one that receives most.
+    pub(super) ports: [u64; 2],
+}
+
+/// The ranks whose lanes a program has: the rank that stands for each, and how many each stands for.
+pub(super) struct Home<'a> {
+    pub(super) of: &'a dyn Fn(Rank) -> Rank,
+    pub(super) stands_for: u32,
+    /// What these ranks receive; the schedule has what they send.
+    pub(super) received: &'a [Transfer],
+    /// Whether every piece counts as long as the longest.
+    pub(super) even: bool,
 }
 
 impl Program {
+    /// The lanes of all ranks.
     pub(super) fn new(schedule: &Schedule, options: &Options) -> Program {
+        let home = Home { of: &|rank| rank, stands_for: 1, received: &[], even: false };
+        Program::at_home(schedule, options, &home)
+    }
+
+    /// The lanes of the ranks that are at home.
+    pub(super) fn at_home(schedule: &Schedule, options: &Options, home: &Home<'_>) -> Program {
         let extents = schedule.partition.extents(options.block_bytes, 1);
         let mut build = Build {
-            lane_of: lanes(schedule),
+            lane_of: lanes(schedule, home.received),
             lane_ids: HashMap::new(),
             connection_ids: HashMap::new(),
+            home: home.of,
             program: Program {
                 lanes: Vec::new(),
                 connections: Vec::new(),
@@ -77,13 +109,18 @@ impl Program {
                 pieces: Vec::new(),
                 slot_bytes: options.slot_bytes as u64,
                 longest: 0,
+                messages_of_all: 0,
+                ports: [0; 2],
             },
         };
         let mut by_message: Vec<(u32, usize, Piece)> = Vec::new();
         for (round, number) in schedule.rounds.iter().zip(0..) {
             by_message.clear();
             let piece = |transfer: &Transfer| Piece {
-                length: extents.length(length_of(schedule, transfer)) as u64,
+                length: match home.even {
+                    true => extents.longest() as u64,
+                    false => extents.length(length_of(schedule, transfer)) as u64,
+                },
                 fold: transfer.fold.is_some(),
             };
             for (index, transfer) in round.transfers.iter().enumerate().filter(|(_, t)| t.from != t.to) {
@@ -111,7 +148,43 @@ impl Program {
                 build.push(receiver, number, Op::Receive { message: message as u32 });
             }
         }
-        build.program
+        let mut program = build.program;
+        program.number_lanes_by_rank();
+        program.messages_of_all = program.messages.len() as u64 * u64::from(home.stands_for);
+        program.ports = program.busiest_ports(schedule.ranks, home.of);
+        program
+    }
+
+    /// The same call without lanes and messages.
+    pub(super) fn without_lanes(&self) -> Program {
+        let (lanes, connections, messages, pieces) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Program { lanes, connections, messages, pieces, ..*self }
+    }
+
+    /// Numbers the lanes by rank, then by channel: what a rank does first does not depend on the numbers of others.
+    fn number_lanes_by_rank(&mut self) {
+        let mut order: Vec<u32> = (0..self.lanes.len() as u32).collect();
+        order.sort_unstable_by_key(|&lane| (self.lanes[lane as usize].rank, self.lanes[lane as usize].channel));
+        let mut number = vec![0; order.len()];
+        (0..).zip(&order).for_each(|(new, &old)| number[old as usize] = new);
+        for connection in &mut self.connections {
+            connection.sender = number[connection.sender as usize];
+            connection.receiver = number[connection.receiver as usize];
+        }
+        self.lanes.sort_unstable_by_key(|lane| (lane.rank, lane.channel));
+    }
+
+    fn busiest_ports(&self, ranks: u32, home: &dyn Fn(Rank) -> Rank) -> [u64; 2] {
+        let mut ports = [vec![0u64; ranks as usize], vec![0u64; ranks as usize]];
+        for (message, number) in self.messages.iter().zip(0..) {
+            let connection = &self.connections[message.connection as usize];
+            for (port, rank) in ports.iter_mut().zip([connection.from, connection.to]) {
+                if let Some(port) = port.get_mut(home(rank).index()) {
+                    *port += self.total(number);
+                }
+            }
+        }
+        ports.map(|bytes| bytes.into_iter().max().unwrap_or(0))
     }
 
     /// Bytes of a piece in a slice.
@@ -119,7 +192,7 @@ impl Program {
         piece.length.saturating_sub(slice * self.slot_bytes).min(self.slot_bytes)
     }
 
-    fn pieces_of(&self, message: u32) -> &[Piece] {
+    pub(super) fn pieces_of(&self, message: u32) -> &[Piece] {
         let message = &self.messages[message as usize];
         &self.pieces[message.first as usize..message.end as usize]
     }
@@ -150,19 +223,21 @@ impl Program {
     }
 }
 
-struct Build {
+struct Build<'a> {
+    home: &'a dyn Fn(Rank) -> Rank,
     lane_of: HashMap<(Rank, Channel), Channel>,
     lane_ids: HashMap<(Rank, Channel), u32>,
     connection_ids: HashMap<(Rank, Rank, Channel), u32>,
     program: Program,
 }
 
-impl Build {
+impl Build<'_> {
     fn lane(&mut self, rank: Rank, channel: Channel) -> u32 {
+        let rank = (self.home)(rank);
         let channel = self.lane_of.get(&(rank, channel)).copied().unwrap_or(channel);
         let lanes = &mut self.program.lanes;
         *self.lane_ids.entry((rank, channel)).or_insert_with(|| {
-            lanes.push(Lane { rank, ops: Vec::new(), round: 0 });
+            lanes.push(Lane { rank, channel, ops: Vec::new(), round: 0 });
             lanes.len() as u32 - 1
         })
     }
@@ -219,12 +294,12 @@ impl Build {
 
 /// For channels of a rank that run in the lane of a lower channel: that channel. Channels share a lane when one
 /// writes a place of the output or of scratch that the other touches.
-fn lanes(schedule: &Schedule) -> HashMap<(Rank, Channel), Channel> {
+fn lanes(schedule: &Schedule, received: &[Transfer]) -> HashMap<(Rank, Channel), Channel> {
     let mut joined: HashMap<(Rank, Channel), Channel> = HashMap::new();
     if schedule.channels() == 1 {
         return joined;
     }
-    let transfers = || schedule.rounds.iter().flat_map(|round| &round.transfers);
+    let transfers = || schedule.rounds.iter().flat_map(|round| &round.transfers).chain(received);
     let mut writers: HashMap<(Rank, Place), Channel> = HashMap::new();
     for transfer in transfers() {
         let writer = *writers.entry((transfer.to, transfer.target)).or_insert(transfer.channel);

@@ -2,10 +2,11 @@
 //!
 //! Invariant: a lane runs ahead of the clock while no other lane can change its result, and waits for an event where
 //! it uses something shared: links when a message starts, the processor when an arrival costs work. Events of one
-//! moment are processed in the order of their kinds and numbers; then shares are computed once.
+//! moment are processed in the order of their kinds and numbers, then the lanes that they let go on in the order of theirs,
+//! until nothing is left to do at this moment; then shares are computed once.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 
 use super::Options;
 use super::network::Network;
@@ -65,6 +66,8 @@ pub(super) struct Run<'a> {
     topology: &'a Topology,
     options: &'a Options,
     network: Network,
+    /// For each link the one that was run for it; `None` where all were.
+    alike: Option<&'a [u32]>,
     /// The number of slices that are run.
     limit: u64,
     lanes: Vec<Lane>,
@@ -73,7 +76,7 @@ pub(super) struct Run<'a> {
     free_ps: Vec<u64>,
     events: BinaryHeap<Reverse<(u64, Event)>>,
     /// Lanes that became ready at this moment.
-    ready: VecDeque<u32>,
+    ready: BTreeSet<u32>,
     /// For each slice: the time at which the last lane ended it.
     ended_ps: Vec<u64>,
     timeline: Vec<Span>,
@@ -87,15 +90,17 @@ impl<'a> Run<'a> {
         topology: &'a Topology,
         options: &'a Options,
         ranks: u32,
+        alike: Option<&'a [u32]>,
     ) -> Self {
         let limit =
-            (options.messages_max / (program.messages.len() as u64).max(1)).max(2).min(program.slices());
+            (options.messages_max / program.messages_of_all.max(1)).max(2).min(program.slices());
         let lane = Lane { state: LaneState::Ready, op: 0, slice: 0, clock_ps: 0, leaving: 0 };
         Run {
             program,
             topology,
             options,
             network,
+            alike,
             limit,
             lanes: vec![lane; program.lanes.len()],
             mailboxes: vec![Mailbox::default(); program.connections.len()],
@@ -112,11 +117,13 @@ impl<'a> Run<'a> {
         let mut now_ps = 0;
         loop {
             self.drain(now_ps);
-            while let Some(&Reverse((at_ps, event))) = self.events.peek()
-                && at_ps == now_ps
-            {
-                self.events.pop();
-                self.handle(event, now_ps);
+            while self.events.peek().is_some_and(|event| event.0.0 == now_ps) {
+                while let Some(&Reverse((at_ps, event))) = self.events.peek()
+                    && at_ps == now_ps
+                {
+                    self.events.pop();
+                    self.handle(event, now_ps);
+                }
                 self.drain(now_ps);
             }
             let events = &mut self.events;
@@ -137,7 +144,9 @@ impl<'a> Run<'a> {
 
     fn handle(&mut self, event: Event, now_ps: u64) {
         match event {
-            Event::Wake { lane } => self.ready.push_back(lane),
+            Event::Wake { lane } => {
+                self.ready.insert(lane);
+            }
             Event::Start { connection } => {
                 self.mailboxes[connection as usize].start_ps = now_ps;
                 self.network.start(connection, self.mailboxes[connection as usize].bytes, now_ps);
@@ -159,7 +168,7 @@ impl<'a> Run<'a> {
         lane.leaving -= 1;
         if lane.leaving == 0 && lane.state == LaneState::Sending {
             lane.clock_ps = lane.clock_ps.max(now_ps);
-            self.ready.push_back(sender);
+            self.ready.insert(sender);
         }
     }
 
@@ -178,12 +187,12 @@ impl<'a> Run<'a> {
             });
         }
         if std::mem::take(&mut mailbox.receiver_waits) {
-            self.ready.push_back(ends.receiver);
+            self.ready.insert(ends.receiver);
         }
     }
 
     fn drain(&mut self, now_ps: u64) {
-        while let Some(lane) = self.ready.pop_front() {
+        while let Some(lane) = self.ready.pop_first() {
             self.lanes[lane as usize].state = LaneState::Ready;
             self.advance(lane, now_ps);
         }
@@ -274,7 +283,7 @@ impl<'a> Run<'a> {
         // The credit takes as long on its way as the first byte of a message.
         mailbox.credits.push_back(end_ps + self.network.latency_ps(connection));
         if std::mem::take(&mut mailbox.sender_waits) {
-            self.ready.push_back(self.program.connections[connection as usize].sender);
+            self.ready.insert(self.program.connections[connection as usize].sender);
         }
         true
     }
@@ -311,22 +320,18 @@ impl<'a> Run<'a> {
             let a_slice_ps = (run_ps - self.ended_ps[half - 1]) as f64 / (limit - half) as f64;
             time_ps += (left * a_slice_ps).round() as u64;
         }
-        let mut link_bytes = vec![0u64; self.topology.links().len()];
         let mut connection_bytes = vec![0u64; self.program.connections.len()];
         for (message, number) in self.program.messages.iter().zip(0..) {
             connection_bytes[message.connection as usize] += self.program.total(number);
         }
-        let (mut out, mut into) = (vec![0u64; self.free_ps.len()], vec![0u64; self.free_ps.len()]);
-        for ((connection, &bytes), number) in self.program.connections.iter().zip(&connection_bytes).zip(0..)
-        {
+        let mut link_bytes = vec![0u64; self.topology.links().len()];
+        for (&bytes, number) in connection_bytes.iter().zip(0..) {
             for link in self.network.links(number) {
-                link_bytes[link.index()] += bytes;
+                link_bytes[link.index()] += bytes * u64::from(link.weight);
             }
-            for (port, rank) in [(&mut out, connection.from), (&mut into, connection.to)] {
-                if let Some(port) = port.get_mut(rank.index()) {
-                    *port += bytes;
-                }
-            }
+        }
+        if let Some(alike) = self.alike {
+            link_bytes = alike.iter().map(|&link| link_bytes[link as usize]).collect();
         }
         let needed =
             |link: usize| link_bytes[link] as f64 / self.topology.links()[link].bandwidth_bytes_s as f64;
@@ -337,16 +342,21 @@ impl<'a> Run<'a> {
         let busy = |&busy_ps: &u64| {
             if time_ps == run_ps { busy_ps } else { (busy_ps as f64 * longer).round() as u64 }
         };
+        let all_busy_ps: Vec<u64> = self.network.busy_ps().iter().map(busy).collect();
+        let link_busy_ps = match self.alike {
+            Some(alike) => alike.iter().map(|&link| all_busy_ps[link as usize]).collect(),
+            None => all_busy_ps,
+        };
         Outcome {
             time_ps,
-            messages: self.program.messages.len() as u64 * slices,
+            messages: self.program.messages_of_all * slices,
             slices,
             slices_run: self.limit,
-            link_busy_ps: self.network.busy_ps().iter().map(busy).collect(),
+            link_busy_ps,
             busiest_link: busiest.map(|link| LinkId(link as u32)),
             link_bytes,
-            port_out_bytes: out.into_iter().max().unwrap_or(0),
-            port_in_bytes: into.into_iter().max().unwrap_or(0),
+            port_out_bytes: self.program.ports[0],
+            port_in_bytes: self.program.ports[1],
             timeline: self.timeline,
         }
     }

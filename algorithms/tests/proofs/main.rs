@@ -20,5 +20,6 @@ mod simulate;
 mod six_programs;
 mod switch;
 mod synthesize;
+mod symmetry;
 mod topology;
 mod workload;
