@@ -40,7 +40,7 @@ pub fn embed(inner: &Schedule, embedding: &Embedding<'_>) -> Vec<Round> {
     inner.rounds.iter().map(round).collect()
 }
 
-fn embed_one(transfer: &Transfer, embedding: &Embedding<'_>) -> Vec<Transfer> {
+pub(super) fn embed_one(transfer: &Transfer, embedding: &Embedding<'_>) -> Vec<Transfer> {
     let places = |rank: Rank, place: Place| match place {
         Place::Input(chunk) => (embedding.input)(rank, chunk),
         Place::Output(chunk) => (embedding.output)(rank, chunk),

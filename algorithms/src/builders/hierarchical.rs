@@ -43,7 +43,7 @@
 //! proved. Deliberately absent: overlap of the phases; a slice goes through all phases before the next one starts,
 //! unless several such schedules run side by side.
 
-use super::compose::{Embedding, beside, embed};
+use super::grid::{Grid, LevelSchedule, phase_order};
 use super::ring::{RingOptions, ring};
 use super::two_level::two_level_exchange;
 use crate::{Channel, Chunk, Collective, Partition, Place, Rank, Round, Schedule, Transfer, lengths};
@@ -118,7 +118,8 @@ fn along(collective: Collective, levels: &[(u32, Builder<'_>)]) -> (Schedule, Ve
         (Collective::AllToAll, [one]) => (one.inner.partition.parts, one.inner.rounds.clone()),
         (Collective::AllToAll, [inside, between]) => two_level_exchange(&inside.inner, &between.inner),
         _ => {
-            let grid = Grid::new(collective, levels, &phases);
+            let lengths: Vec<u32> = levels.iter().map(|level| level.0).collect();
+            let grid = Grid::new(collective, &lengths, &phases);
             (grid.parts, grid.rounds(&phases))
         }
     };
@@ -137,167 +138,16 @@ pub(super) fn one_rank(collective: Collective) -> Schedule {
     Schedule { name: "local".into(), collective, ranks: 1, switches: 0, partition, rounds }
 }
 
-/// The inner schedule of a level: all groups of the level run it at the same time.
-struct LevelSchedule {
-    level: usize,
-    inner: Schedule,
-}
-
 /// The phases in their order. Levels of one rank have none.
 fn phases(collective: Collective, levels: &[(u32, Builder<'_>)]) -> Vec<LevelSchedule> {
-    let up: Vec<usize> = (0..levels.len()).filter(|&level| levels[level].0 > 1).collect();
-    let down = up.iter().rev().copied();
-    let order: Vec<(usize, Collective)> = match collective {
-        Collective::AllReduce => {
-            let last = up.len().saturating_sub(1);
-            let scatter = up[..last].iter().map(|&level| (level, Collective::ReduceScatter));
-            let reduce = up[last..].iter().map(|&level| (level, collective));
-            scatter.chain(reduce).chain(down.skip(1).map(|level| (level, Collective::AllGather))).collect()
-        }
-        Collective::AllGather | Collective::Broadcast => down.map(|level| (level, collective)).collect(),
-        _ => up.iter().map(|&level| (level, collective)).collect(),
-    };
+    let lengths: Vec<u32> = levels.iter().map(|level| level.0).collect();
     let phase = |(level, collective): (usize, Collective)| {
         let (ranks, build) = levels[level];
         let inner = build(collective, ranks);
         assert_eq!((inner.collective, inner.ranks), (collective, ranks), "what the builder was asked for");
-        LevelSchedule { level, inner }
+        LevelSchedule { level, scratch_levels: scratch_levels(&inner), inner }
     };
-    order.into_iter().map(phase).collect()
-}
-
-/// The outer schedule's ranks as points of a grid, and its pieces.
-struct Grid {
-    collective: Collective,
-    ranks: u32,
-    parts: u32,
-    /// Number of named pieces: the modulus of scratch numbers.
-    count: u32,
-    /// Ranks of each level, and how far apart neighbours of a level are.
-    lengths: Vec<u32>,
-    strides: Vec<u32>,
-}
-
-impl Grid {
-    fn new(collective: Collective, levels: &[(u32, Builder<'_>)], phases: &[LevelSchedule]) -> Self {
-        let lengths: Vec<u32> = levels.iter().map(|level| level.0).collect();
-        let stride = |level: usize| lengths[..level].iter().product();
-        let strides: Vec<u32> = (0..lengths.len()).map(stride).collect();
-        let ranks = lengths.iter().product();
-        let parts = parts(collective, lengths.len(), phases);
-        let count = lengths::count(collective, Partition { parts }, ranks);
-        Grid { collective, ranks, parts, count, lengths, strides }
-    }
-
-    fn rounds(&self, phases: &[LevelSchedule]) -> Vec<Round> {
-        // The place in which a phase leaves a piece for the next one. Scratch numbers below `count` are for that.
-        let in_output =
-            matches!(self.collective, Collective::AllReduce | Collective::AllGather | Collective::Broadcast);
-        let held = |piece: Chunk| if in_output { Place::Output(piece) } else { Place::Scratch(piece) };
-        // A buffer of one block has the pieces of a block.
-        let block =
-            |piece: Chunk, one_block: bool| if one_block { Chunk(piece.0 % self.parts) } else { piece };
-        let input = |piece| Place::Input(block(piece, self.collective == Collective::AllGather));
-        let output = |piece| Place::Output(block(piece, self.collective == Collective::ReduceScatter));
-        let mut scratch = 1;
-        let mut rounds = Vec::new();
-        for (index, phase) in phases.iter().enumerate() {
-            let (first, last) = (index == 0, index + 1 == phases.len());
-            let read = |piece| if first { input(piece) } else { held(piece) };
-            let write = |piece| if last { output(piece) } else { held(piece) };
-            let groups = self.groups(phase).map(|base| self.group(phase, base, &read, &write, scratch));
-            rounds.extend(beside(groups));
-            scratch += scratch_levels(&phase.inner);
-        }
-        rounds
-    }
-
-    /// The first rank of every group of a phase; rooted collectives have groups of leaders only.
-    fn groups(&self, phase: &LevelSchedule) -> impl Iterator<Item = u32> {
-        let (length, stride) = (self.lengths[phase.level], self.strides[phase.level]);
-        let rooted = matches!(self.collective, Collective::Broadcast | Collective::Reduce);
-        (0..self.ranks).filter(move |rank| rank / stride % length == 0 && !(rooted && rank % stride != 0))
-    }
-
-    fn group(
-        &self,
-        phase: &LevelSchedule,
-        base: u32,
-        read: &dyn Fn(Chunk) -> Place,
-        write: &dyn Fn(Chunk) -> Place,
-        scratch: u32,
-    ) -> Vec<Round> {
-        let inner = &phase.inner;
-        let stride = self.strides[phase.level];
-        let ranks: Vec<Rank> = (0..inner.ranks).map(|digit| Rank(base + digit * stride)).collect();
-        let count = lengths::count(inner.collective, inner.partition, inner.ranks);
-        // A piece is named by the side that holds all blocks.
-        let places = |rank: Rank, place: Place, outer: &dyn Fn(Chunk) -> Place| {
-            let piece = lengths::of(inner.collective, inner.partition, rank, place);
-            piece.map_or(Vec::new(), |piece| {
-                self.pieces(phase, base, piece.0).into_iter().map(outer).collect()
-            })
-        };
-        let number = |number: Chunk| {
-            let base_number = (scratch + number.0 / count) * self.count;
-            let pieces = self.pieces(phase, base, number.0 % count);
-            pieces.into_iter().map(|piece| Chunk(base_number + piece.0)).collect()
-        };
-        let embedding = Embedding {
-            ranks: &ranks,
-            input: &|rank, chunk| places(rank, Place::Input(chunk), read),
-            output: &|rank, chunk| places(rank, Place::Output(chunk), write),
-            scratch: &number,
-            channel: 0,
-        };
-        embed(inner, &embedding)
-    }
-
-    /// The outer pieces that piece `inner` stands for in the group of rank `base`.
-    fn pieces(&self, phase: &LevelSchedule, base: u32, inner: u32) -> Vec<Chunk> {
-        let LevelSchedule { level, inner: Schedule { collective, partition, ranks, .. } } = phase;
-        let (stride, length) = (self.strides[*level], self.lengths[*level]);
-        match self.collective {
-            Collective::ReduceScatter | Collective::AllGather => {
-                let (digit, part) = (inner / partition.parts, inner % partition.parts);
-                let width = self.parts / partition.parts;
-                let blocks = (0..self.ranks / (stride * length))
-                    .map(|above| base % stride + (digit + above * length) * stride);
-                let of_block =
-                    |block| (0..width).map(move |at| Chunk(block * self.parts + part * width + at));
-                blocks.flat_map(of_block).collect()
-            }
-            _ => {
-                // All-reduce: the part of the buffer that the levels below have left. Rooted: the whole buffer.
-                let mut span = self.parts;
-                let mut start = 0;
-                if self.collective == Collective::AllReduce {
-                    for (&length, &stride) in self.lengths[..*level].iter().zip(&self.strides) {
-                        span /= length;
-                        start += base / stride % length * span;
-                    }
-                }
-                let width = span / lengths::count(*collective, *partition, *ranks);
-                (0..width).map(|at| Chunk(start + inner * width + at)).collect()
-            }
-        }
-    }
-}
-
-/// Number of pieces of a block, so that every piece of every inner schedule is a whole number of them.
-fn parts(collective: Collective, levels: usize, phases: &[LevelSchedule]) -> u32 {
-    let of_level = |level: usize| {
-        let inner = phases.iter().filter(move |phase| phase.level == level).map(|phase| &phase.inner);
-        inner.fold((1, 1), |(ranks, parts), inner| {
-            let blocks = if inner.collective == Collective::AllReduce { 1 } else { inner.ranks };
-            (ranks.max(blocks), lcm(parts, inner.partition.parts))
-        })
-    };
-    let each = (0..levels).rev().map(of_level);
-    match collective {
-        Collective::AllReduce => each.fold(1, |rest, (blocks, parts)| blocks * lcm(parts, rest)),
-        _ => each.fold(1, |rest, (_, parts)| lcm(parts, rest)),
-    }
+    phase_order(collective, &lengths).into_iter().map(phase).collect()
 }
 
 /// Number of whole sets of scratch numbers that a schedule uses.

@@ -13,6 +13,7 @@ mod direct;
 mod doubling;
 mod exchange;
 mod forest;
+mod grid;
 mod halving;
 mod hierarchical;
 mod moves;
@@ -39,6 +40,7 @@ pub use direct::{direct, direct_is_defined, direct_reduce};
 pub use doubling::{Doubling, doubling};
 pub use exchange::{pairwise, spread_out};
 pub use forest::{RootedTree, forest, forest_is_defined};
+pub use grid::RingGrid;
 pub use halving::{PartnerOrder, halving_doubling, halving_doubling_is_defined};
 pub use hierarchical::{
     Builder, blueconnect, blueconnect_is_defined, hierarchical, hierarchical_is_defined, torus2d,

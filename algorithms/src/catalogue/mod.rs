@@ -210,6 +210,18 @@ impl Algorithm {
                 Box::new(builders::Ring::new(collective, ranks, options))
             }
             Algorithm::Doubling => Box::new(builders::Doubling::new(ranks)),
+            Algorithm::Hierarchical { per_box } if builders::blueconnect_is_defined(collective) => {
+                let boxes = ranks / per_box;
+                let inner = [per_box, boxes].map(|length| if length > 1 { "ring" } else { "none" });
+                let name = format!("hierarchical({boxes}x{per_box}, {}, {})", inner[0], inner[1]);
+                Box::new(builders::RingGrid::new(name, collective, &[per_box, boxes])?)
+            }
+            Algorithm::BlueConnect { dimensions } => {
+                let used: Vec<u32> = dimensions.into_iter().map(u32::from).filter(|&along| along > 1).collect();
+                let lengths: Vec<String> = used.iter().map(u32::to_string).collect();
+                let name = format!("blueconnect({})", lengths.join("x"));
+                Box::new(builders::RingGrid::new(name, collective, &used)?)
+            }
             _ => return None,
         };
         regular.symmetry().is_some().then_some(regular)

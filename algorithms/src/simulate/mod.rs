@@ -20,6 +20,7 @@ mod classes;
 mod draw;
 pub mod nccl_model;
 mod network;
+mod orbit;
 mod outcome;
 mod paths;
 mod program;
@@ -32,7 +33,7 @@ pub use draw::timeline_svg;
 pub use outcome::{Outcome, Span};
 
 use crate::topology::Topology;
-use crate::{Rank, Schedule};
+use crate::{Rank, Regular, Schedule, whole};
 
 /// The size of the call, of the slots and of the simulation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,6 +83,8 @@ pub enum SimulateError {
     },
     /// No slots, or slots of no bytes.
     NoSlots,
+    /// A regular schedule is not symmetric on this machine, and too long to be run rank by rank.
+    TooLarge,
 }
 
 impl fmt::Display for SimulateError {
@@ -89,6 +92,7 @@ impl fmt::Display for SimulateError {
         match self {
             SimulateError::NoSuchNode { rank } => write!(f, "the topology has no place for {rank}"),
             SimulateError::NoRoute { from, to } => write!(f, "no route leads from {from} to {to}"),
+            SimulateError::TooLarge => f.write_str("the schedule is too long to be run rank by rank"),
             SimulateError::NoSlots => f.write_str("at least one slot of at least one byte is needed"),
         }
     }
@@ -112,9 +116,7 @@ pub fn simulate(
     if !options.timeline {
         let queues = |lanes: usize| queues(lanes, topology, options);
         if let Some(of) = classes::quotient(&program, &mut paths, schedule.ranks, &queues) {
-            let network = network::Network::new(of.paths);
-            let run = run::Run::new(&of.program, network, topology, options, schedule.ranks, Some(&of.alike));
-            return Ok(run.run());
+            return Ok(run_once(of, topology, options, schedule.ranks));
         }
     }
     Ok(run_all(&program, paths, topology, options, schedule.ranks))
@@ -132,6 +134,47 @@ pub fn simulate_each(
 ) -> Result<Outcome, SimulateError> {
     let (program, paths) = prepared(schedule, topology, options)?;
     Ok(run_all(&program, paths, topology, options, schedule.ranks))
+}
+
+/// As [`simulate`] for a regular schedule, without the transfers of all ranks where schedule and machine are symmetric
+/// together: the ranks that stand for all others are run, whose number does not grow with the machine. The pieces of an
+/// all-reduce over more than [`EXACT_RANKS_MAX`] ranks then all count as long as the longest, which adds at most a line of
+/// a cache for each.
+///
+/// # Errors
+///
+/// As [`simulate`], and [`SimulateError::TooLarge`] where there is no such symmetry and too much would have to be run.
+pub fn simulate_regular(
+    regular: &dyn Regular,
+    topology: &Topology,
+    options: &Options,
+) -> Result<Outcome, SimulateError> {
+    let ranks = regular.head().ranks;
+    if options.slots == 0 || options.slot_bytes == 0 {
+        return Err(SimulateError::NoSlots);
+    }
+    if !options.timeline
+        && let Some((of, rounded)) = orbit::quotient(regular, topology, options)?
+        && (!rounded || ranks > EXACT_RANKS_MAX)
+    {
+        return Ok(run_once(of, topology, options, ranks));
+    }
+    let mut transfers = 0;
+    regular.own(Rank(0), &mut |_| transfers += 1);
+    if transfers * u64::from(ranks) > TRANSFERS_MAX {
+        return Err(SimulateError::TooLarge);
+    }
+    simulate(&whole(regular), topology, options)
+}
+
+/// The most ranks for which [`simulate_regular`] gives pieces of an all-reduce that differ in length their own.
+pub const EXACT_RANKS_MAX: u32 = 64;
+/// The most transfers of all ranks that are made where a schedule has no symmetry on the machine.
+const TRANSFERS_MAX: u64 = 1 << 23;
+
+fn run_once(of: classes::Quotient, topology: &Topology, options: &Options, ranks: u32) -> Outcome {
+    let network = network::Network::new(of.paths);
+    run::Run::new(&of.program, network, topology, options, ranks, Some(&of.alike)).run()
 }
 
 fn prepared(

@@ -27,13 +27,15 @@ pub struct Routes<'a> {
     best: Vec<(u64, u32, LinkId)>,
     written: Vec<u32>,
     search: u32,
+    /// Per node the links that enter it, once they are asked for.
+    entering: Option<Vec<Vec<LinkId>>>,
 }
 
 impl<'a> Routes<'a> {
     /// Routes of `topology`.
     pub fn new(topology: &'a Topology) -> Self {
         let nodes = topology.nodes().len();
-        Routes { topology, best: vec![(0, 0, LinkId(0)); nodes], written: vec![0; nodes], search: 0 }
+        Routes { topology, best: vec![(0, 0, LinkId(0)); nodes], written: vec![0; nodes], search: 0, entering: None }
     }
 
     /// The route to each of `targets`, in their order: links from the first to the last. `None` where there is no
@@ -85,6 +87,33 @@ impl<'a> Routes<'a> {
             .iter()
             .map(|target| settled.binary_search(target).ok().map(|_| self.back(source, *target)))
             .collect()
+    }
+
+    /// Whether a route of the last search is the only one of its latency and hops.
+    pub(crate) fn is_only(&mut self, source: NodeId, route: &[LinkId]) -> bool {
+        let topology = self.topology;
+        let entering = self.entering.get_or_insert_with(|| {
+            let mut entering = vec![Vec::new(); topology.nodes.len()];
+            for (link, number) in topology.links.iter().zip(0..) {
+                entering[link.to.index()].push(LinkId(number));
+            }
+            entering
+        });
+        route.iter().all(|&taken| {
+            let node = topology.links[taken.index()].to;
+            let (latency_ns, hops, _) = self.best[node.index()];
+            entering[node.index()].iter().all(|&other| {
+                let link = &topology.links[other.index()];
+                let before = link.from.index();
+                let is_rank = matches!(topology.nodes[before].kind, NodeKind::Rank { .. });
+                let may_pass = link.from == source || !is_rank || topology.relay;
+                let (known_ns, known_hops, _) = self.best[before];
+                other == taken
+                    || self.written[before] != self.search
+                    || !may_pass
+                    || (known_ns + link.latency_ns, known_hops + 1) != (latency_ns, hops)
+            })
+        })
     }
 
     fn back(&self, source: NodeId, target: NodeId) -> Vec<LinkId> {

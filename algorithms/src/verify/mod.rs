@@ -35,6 +35,7 @@ use order::{Clocks, Neighbours, Vectors};
 use program::Program;
 pub use refusal::{Actor, At, Awaited, Memory, Refusal, Waiting};
 use run::Run;
+pub(crate) use symmetry::check_symmetry;
 pub use symmetry::verify_regular;
 
 use crate::{Collective, Plan};

@@ -81,6 +81,19 @@ pub fn verify_regular(regular: &dyn Regular, plan: &Plan) -> Result<Proof, Refus
     Ok(Proof { fold_hash, steps: plan.steps.len() * head.ranks as usize })
 }
 
+/// Whether the schedule is as symmetric as it claims, as far as rank 0 sees it: its part and those of its peers.
+///
+/// # Errors
+///
+/// [`Refusal::Asymmetric`] where it is not.
+pub(crate) fn check_symmetry(regular: &dyn Regular) -> Result<(), Refusal> {
+    let refuse = |why| Refusal::Asymmetric { rank: Rank(0), why };
+    let (head, claim) = (regular.head(), regular.symmetry().ok_or(refuse("it claims no symmetry"))?);
+    let group = Group::new(claim.dimensions.clone(), head.ranks)
+        .ok_or(refuse("its dimensions are not those of its ranks"))?;
+    check_claim(&Moves { regular, head: &head, group: &group }, &claim, Rank(0))
+}
+
 /// The new names of places when all ranks move.
 pub(super) struct Moves<'a> {
     regular: &'a dyn Regular,

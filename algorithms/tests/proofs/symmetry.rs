@@ -3,11 +3,11 @@
 use std::cell::Cell;
 
 use consort_algorithms::catalogue::{Algorithm, Shape, candidates};
-use consort_algorithms::simulate::{Options, Outcome, simulate, simulate_each};
+use consort_algorithms::simulate::{Options, Outcome, SimulateError, simulate, simulate_each, simulate_regular};
 use consort_algorithms::topology::{
     Link, Topology, dgx_a100, dgx_h100, dgx_h100_flat, host, host_of_domains, pcie, tcp, torus,
 };
-use consort_algorithms::{Collective, Rank, Schedule};
+use consort_algorithms::{Collective, Rank, Schedule, whole};
 
 use crate::common::{Random, seed};
 
@@ -112,4 +112,49 @@ fn one_damaged_link_or_transfer_is_seen() {
         seen[case % 2] += u32::from(damaged != sound);
     }
     assert!(seen.iter().all(|&seen| seen > 10), "{seen:?}");
+}
+
+#[test]
+fn orbits_have_the_outcome_of_all_ranks() {
+    let seed = seed(0x0b17_5eed);
+    let mut random = Random(seed);
+    let mut regular_ones = 0;
+    while regular_ones < 60 {
+        let (topology, per_box) = machine(&mut random);
+        let (collective, algorithm) = algorithm(&mut random, topology.ranks(), per_box);
+        let Some(regular) = algorithm.regular(collective, topology.ranks()) else { continue };
+        regular_ones += 1;
+        let options = options(&mut random);
+        let each = simulate_each(&whole(&*regular), &topology, &options).expect("it has a time");
+        let orbits = simulate_regular(&*regular, &topology, &options).expect("it has a time");
+        assert_eq!(orbits, each, "{algorithm} on {}, {options:?}", topology.name);
+    }
+}
+
+#[test]
+fn thousands_of_ranks_are_run_by_their_orbits() {
+    let topology = dgx_h100(2048);
+    let rings = [(1, false), (2, true)]
+        .map(|(channels, bidirectional)| Algorithm::Ring { channels, bidirectional })
+        .map(|ring| (ring, Collective::AllGather));
+    for (algorithm, collective) in rings.into_iter().chain([(Algorithm::Doubling, Collective::AllReduce)]) {
+        let regular = algorithm.regular(collective, 16_384).expect("it is regular");
+        let outcome = simulate_regular(&*regular, &topology, &Options::new(1 << 10)).expect("it has a time");
+        assert!(outcome.time_ps > 0 && outcome.slices_run == 1, "{algorithm}");
+    }
+}
+
+#[test]
+fn without_a_symmetry_many_ranks_are_too_many() {
+    let number = Cell::new(0);
+    let slower = dgx_h100(256).map_links(|_, link| {
+        let bandwidth_bytes_s = link.bandwidth_bytes_s - u64::from(number.replace(number.get() + 1) == 77);
+        Link { bandwidth_bytes_s, ..link }
+    });
+    let ring = Algorithm::Ring { channels: 1, bidirectional: false };
+    let regular = ring.regular(Collective::AllReduce, 2048).expect("it is regular");
+    assert_eq!(
+        simulate_regular(&*regular, &slower, &Options::new(1 << 20)),
+        Err(SimulateError::TooLarge)
+    );
 }
