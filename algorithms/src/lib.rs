@@ -13,6 +13,7 @@ mod aliasing;
 pub mod bounds;
 pub mod builders;
 pub mod catalogue;
+pub mod comparison;
 mod cost;
 pub mod export;
 pub mod hardware;

@@ -58,7 +58,7 @@ pub fn box_tree(boxes: u32, per_box: u32) -> Schedule {
 /// The first is the in-order tree: a node with `z` trailing zeros is `z` levels above the leaves, and node 0
 /// is the root above them all. The second is its mirror image, or where the number of nodes is odd the same
 /// tree shifted by one, so that inner nodes become leaves.
-fn parent(tree: u32, node: u32, nodes: u32) -> Option<u32> {
+pub fn parent(tree: u32, node: u32, nodes: u32) -> Option<u32> {
     let mirrored = |node: u32| nodes - 1 - node;
     match tree {
         0 => in_order_parent(node, nodes),

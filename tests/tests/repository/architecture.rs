@@ -154,6 +154,7 @@ const FLOORS: [(&str, &[&str]); 15] = [
             "hardware",
             "search",
             "simulate",
+            "comparison",
             "synthesize",
             "workload",
         ],

@@ -1,0 +1,203 @@
+//! What NCCL's schedules take on a machine of any number of boxes.
+//!
+//! What is run: up to [`RING_BOXES`] boxes a ring and up to [`TREE_BOXES`] a tree, all messages of the first slices. What is
+//! continued in a straight line, from two runs each:
+//! - *over boxes*: every box more adds to a ring the same rounds of messages of the same length, and every level more adds
+//!   to a tree the same hops;
+//! - *over slices*: from [`LONG_SLICES`] on every slice adds the same time.
+//!
+//! Invariant: the same call has the same price, whatever was asked before; tests compare continued prices with those of whole
+//! runs. Absent: machines whose boxes differ.
+
+use std::collections::BTreeMap;
+
+use super::nccl;
+use super::protocol::{self, Call, Slots};
+use crate::simulate::nccl_model::{Algorithm, Machine, Protocol, predict_us};
+use crate::simulate::{self, simulate};
+use crate::{Collective, Schedule, Topology};
+
+/// The most boxes whose rings are run.
+const RING_BOXES: u32 = 4;
+/// The most boxes whose trees are run.
+const TREE_BOXES: u32 = 8;
+/// Slices of a channel after which a pipeline is full.
+const LONG_SLICES: u64 = 64;
+/// Messages that a run of a ring, and of a tree, simulates before it continues; but two slices.
+const RING_MESSAGES: u64 = 1 << 16;
+const TREE_MESSAGES: u64 = 1 << 18;
+
+/// Machines that differ in the number of boxes alone.
+#[derive(Clone, Copy)]
+pub struct Fleet<'a> {
+    /// The wires of that number of boxes.
+    pub wires: &'a dyn Fn(u32) -> Topology,
+    /// What NCCL's search finds on them.
+    pub nccl: &'a dyn Fn(u32) -> Machine,
+}
+
+/// One of NCCL's algorithms by one of its protocols.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Candidate {
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The channels that a call of this size takes.
+    pub channels: u32,
+    /// Their slots.
+    pub slots: Slots,
+}
+
+/// A candidate's time.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Price {
+    /// What takes this time.
+    pub candidate: Candidate,
+    /// Seconds by the simulator.
+    pub seconds: f64,
+    /// Seconds by NCCL's own model.
+    pub closed: f64,
+}
+
+/// Prices on a fleet, each worked out once.
+pub struct Prices<'a> {
+    fleet: Fleet<'a>,
+    topologies: BTreeMap<(u32, u8), Topology>,
+    schedules: BTreeMap<Shape, Schedule>,
+    known: BTreeMap<(Shape, u8, Slots, u64), f64>,
+}
+
+/// What a schedule depends on: algorithm, collective, boxes, and channels of how many.
+type Shape = (u8, Collective, u32, u32, u32);
+
+impl<'a> Prices<'a> {
+    /// Nothing is worked out yet.
+    pub fn new(fleet: Fleet<'a>) -> Prices<'a> {
+        Prices { fleet, topologies: BTreeMap::new(), schedules: BTreeMap::new(), known: BTreeMap::new() }
+    }
+
+    /// What NCCL could take for a call.
+    pub fn candidates(&self, call: &Call) -> Vec<Candidate> {
+        let machine = (self.fleet.nccl)(call.boxes);
+        let combinations =
+            Algorithm::ALL.into_iter().flat_map(|of| Protocol::ALL.into_iter().map(move |by| (of, by)));
+        let candidate = |(algorithm, protocol)| {
+            predict_us(&machine, &closed(call), algorithm, protocol)?;
+            let all = nccl::channels(&machine, algorithm, call.boxes)?;
+            let channels = protocol::channels(call, algorithm, protocol, all);
+            let slots = protocol::slots(call, algorithm, protocol, channels);
+            nccl::exists(algorithm, call.collective, call.boxes).then_some(Candidate {
+                algorithm,
+                protocol,
+                channels,
+                slots,
+            })
+        };
+        combinations.filter_map(candidate).collect()
+    }
+
+    /// The times of all of them.
+    pub fn all(&mut self, call: &Call) -> Vec<Price> {
+        let machine = (self.fleet.nccl)(call.boxes);
+        let mut prices = Vec::new();
+        for candidate in self.candidates(call) {
+            let seconds = self.seconds(call, &candidate);
+            let closed = predict_us(&machine, &closed(call), candidate.algorithm, candidate.protocol);
+            prices.push(Price { candidate, seconds, closed: closed.unwrap_or(f64::INFINITY) * 1e-6 });
+        }
+        prices
+    }
+
+    /// The fastest of them by the simulator.
+    pub fn best(&mut self, call: &Call) -> Option<Price> {
+        self.all(call).into_iter().min_by(|one, other| one.seconds.total_cmp(&other.seconds))
+    }
+
+    /// Seconds of one candidate.
+    pub fn seconds(&mut self, call: &Call, candidate: &Candidate) -> f64 {
+        let splits = !matches!(call.collective, Collective::Broadcast | Collective::Reduce);
+        match candidate.algorithm {
+            Algorithm::Ring if call.boxes > RING_BOXES => {
+                // Pieces are as long as on all boxes.
+                let bytes = |boxes: u32| {
+                    let of = u64::from(boxes);
+                    if splits { call.bytes * of / u64::from(call.boxes) } else { call.bytes }
+                };
+                let (half, whole) = (RING_BOXES / 2, RING_BOXES);
+                let less = self.at(call, candidate, half, bytes(half));
+                let more = self.at(call, candidate, whole, bytes(whole));
+                more + (more - less) * f64::from(call.boxes - whole) / f64::from(whole - half)
+            }
+            Algorithm::Tree | Algorithm::NvlsTree if call.boxes > TREE_BOXES => {
+                let less = self.at(call, candidate, TREE_BOXES / 2, call.bytes);
+                let more = self.at(call, candidate, TREE_BOXES, call.bytes);
+                let levels = f64::from(call.boxes).log2() - f64::from(TREE_BOXES).log2();
+                more + (more - less) * levels
+            }
+            _ => self.at(call, candidate, call.boxes, call.bytes),
+        }
+    }
+
+    /// Seconds over that number of boxes of the call's kind, continued over slices.
+    fn at(&mut self, call: &Call, candidate: &Candidate, boxes: u32, bytes: u64) -> f64 {
+        let ranks = boxes * call.per_box;
+        let blocks = call.collective.input_blocks(ranks).max(call.collective.output_blocks(ranks));
+        let parts = match candidate.algorithm {
+            Algorithm::Ring if call.collective == Collective::AllReduce => ranks,
+            Algorithm::Nvls | Algorithm::NvlsTree if call.collective == Collective::AllReduce => call.per_box,
+            _ => 1,
+        };
+        let pieces = u64::from(blocks) * u64::from(parts) * u64::from(candidate.channels);
+        let long = LONG_SLICES * candidate.slots.bytes as u64 * pieces;
+        if bytes <= 2 * long {
+            return self.run(call, candidate, boxes, bytes);
+        }
+        let (half, whole) =
+            (self.run(call, candidate, boxes, long / 2), self.run(call, candidate, boxes, long));
+        whole + (whole - half) * (bytes - long) as f64 / (long / 2) as f64
+    }
+
+    /// Seconds over that number of boxes by the simulator.
+    fn run(&mut self, call: &Call, candidate: &Candidate, boxes: u32, bytes: u64) -> f64 {
+        let Candidate { algorithm, protocol, channels, slots } = *candidate;
+        let all = nccl::channels(&(self.fleet.nccl)(call.boxes), algorithm, call.boxes).unwrap_or(channels);
+        let shape = (algorithm as u8, call.collective, boxes, channels, all);
+        let key = (shape, protocol as u8, slots, bytes);
+        if let Some(&known) = self.known.get(&key) {
+            return known;
+        }
+        let fleet = self.fleet;
+        let topology = self
+            .topologies
+            .entry((boxes, protocol as u8))
+            .or_insert_with(|| protocol::under(&(fleet.wires)(boxes), protocol));
+        let made = || nccl::schedule(algorithm, call.collective, (boxes, call.per_box), (channels, all));
+        if !self.schedules.contains_key(&shape) {
+            let Some(made) = made() else { return f64::INFINITY };
+            self.schedules.insert(shape, made);
+        }
+        let schedule = &self.schedules[&shape];
+        let ranks = boxes * call.per_box;
+        let blocks = call.collective.input_blocks(ranks).max(call.collective.output_blocks(ranks));
+        let options = simulate::Options {
+            slot_bytes: slots.bytes,
+            slots: slots.count,
+            messages_max: if algorithm == Algorithm::Ring { RING_MESSAGES } else { TREE_MESSAGES },
+            ..simulate::Options::new((bytes / u64::from(blocks)) as usize)
+        };
+        let seconds =
+            simulate(schedule, topology, &options).map_or(f64::INFINITY, |outcome| outcome.seconds());
+        self.known.insert(key, seconds);
+        seconds
+    }
+}
+
+fn closed(call: &Call) -> simulate::nccl_model::Call {
+    simulate::nccl_model::Call {
+        collective: call.collective,
+        ranks: call.boxes * call.per_box,
+        nodes: call.boxes,
+        bytes: call.bytes,
+    }
+}
