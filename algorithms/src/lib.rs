@@ -17,6 +17,7 @@ pub mod comparison;
 mod cost;
 pub mod export;
 pub mod hardware;
+pub mod language;
 pub mod lengths;
 mod lower;
 mod nouns;

@@ -12,7 +12,7 @@ use super::{Algorithm, Family};
 use crate::{Collective, LowerOptions, Plan, Schedule, lower_all, passes, verify};
 
 /// The longest name.
-const NAME_MAX: usize = 48;
+pub(crate) const NAME_MAX: usize = 48;
 /// The most ranks for which the order of folding is compared with the order of ranks.
 const COMPARED_RANKS_MAX: u32 = 64;
 
@@ -128,7 +128,7 @@ impl Imported {
 
 /// Proves the plans that communicators run, of all ranks, also fused. Returns the hash of the order in which they
 /// fold.
-fn prove(schedule: &Schedule, options: &LowerOptions) -> Result<u64, String> {
+pub(crate) fn prove(schedule: &Schedule, options: &LowerOptions) -> Result<u64, String> {
     let plans = lower_all(schedule, options).map_err(|error| error.to_string())?;
     let proof = verify(&plans).map_err(|refusal| refusal.to_string())?;
     let fused: Vec<Plan> = plans.iter().map(|plan| passes::fuse(plan, &|_| true)).collect();

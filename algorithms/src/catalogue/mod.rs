@@ -17,6 +17,7 @@ pub use candidates::candidates;
 pub use crossing::crossing;
 pub use formula::{Formula, Level, formula};
 pub use imported::{Imported, Refused};
+pub(crate) use imported::{NAME_MAX, prove};
 pub use names::{Family, UnknownAlgorithm};
 
 use crate::builders::{self, PartnerOrder, RingOptions};

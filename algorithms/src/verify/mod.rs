@@ -31,6 +31,7 @@ mod symmetry;
 mod touch;
 
 use expression::{Bracket, Expressions, Id, UNDEFINED, mix};
+pub(crate) use outputs::expected;
 use order::{Clocks, Neighbours, Vectors};
 use program::Program;
 pub use refusal::{Actor, At, Awaited, Memory, Refusal, Waiting};

@@ -11,7 +11,7 @@ use super::run::Run;
 use crate::{Collective, Rank};
 
 /// The definition of an output chunk: the input chunk of one rank, or of all ranks folded.
-pub(super) fn expected(collective: Collective, parts: u32, rank: u32, chunk: u32) -> (Option<u32>, u32) {
+pub(crate) fn expected(collective: Collective, parts: u32, rank: u32, chunk: u32) -> (Option<u32>, u32) {
     let (block, piece) = (chunk / parts, chunk % parts);
     let own = rank * parts + piece;
     match collective {

@@ -9,6 +9,7 @@ mod bounds;
 mod export;
 mod hardware;
 mod hierarchical;
+mod language;
 mod logarithmic;
 mod mapped;
 mod networks;

@@ -79,25 +79,30 @@ impl fmt::Display for Note {
 
 /// Places in a text, by line.
 #[derive(Debug)]
-pub(super) struct Place {
-    pub(super) format: Format,
+pub(crate) struct Place {
+    pub(super) format: Option<Format>,
     /// Where lines begin.
     starts: Vec<usize>,
 }
 
 impl Place {
     pub(super) fn new(format: Format, text: &str) -> Place {
+        Place { format: Some(format), ..Place::plain(text) }
+    }
+
+    /// Places in a text of no topology.
+    pub(crate) fn plain(text: &str) -> Place {
         let starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
-        Place { format, starts }
+        Place { format: None, starts }
     }
 
     /// The line of a byte, from 1.
-    pub(super) fn line(&self, at: usize) -> u32 {
+    pub(crate) fn line(&self, at: usize) -> u32 {
         self.starts.partition_point(|start| *start <= at) as u32
     }
 
-    pub(super) fn error(&self, line: u32, reason: impl Into<String>, remedy: &str) -> ReadError {
-        let (format, line) = (Some(self.format), Some(line));
+    pub(crate) fn error(&self, line: u32, reason: impl Into<String>, remedy: &str) -> ReadError {
+        let (format, line) = (self.format, Some(line));
         ReadError { format, line, reason: reason.into(), remedy: remedy.to_owned() }
     }
 }

@@ -1,7 +1,7 @@
 //! XML, within bounds.
 //!
 //! Invariant: before the reader sees a text, one pass over it has refused entities, namespaces, elements inside each other
-//! deeper than any topology has them, and more attributes or elements than any has. So the reader's memory and
+//! deeper than any file has them, and more attributes or elements than any has. So the reader's memory and
 //! time are a small multiple of the text's length, and nothing is expanded. Absent: what elements mean.
 
 use std::borrow::Cow;
@@ -21,7 +21,7 @@ const ELEMENTS_MAX: usize = 200_000;
 const FOREIGN: &str = "write the file again with the program that made it";
 
 /// Parses a text whose format was found.
-pub(super) fn parse<'a>(text: &'a str, place: &Place) -> Result<Document<'a>, ReadError> {
+pub(crate) fn parse<'a>(text: &'a str, place: &Place) -> Result<Document<'a>, ReadError> {
     scan(text, place)?;
     // Files of hwloc name a DTD, which nothing reads.
     let options =
@@ -74,7 +74,7 @@ fn scan(text: &str, place: &Place) -> Result<(), ReadError> {
                 return refuse("elements more than 256 deep inside each other");
             }
             if text[start..end].contains("xmlns") {
-                return refuse("an XML namespace, which no topology has");
+                return refuse("an XML namespace, which none of these formats has");
             }
             end
         };
@@ -135,7 +135,7 @@ fn tag(bytes: &[u8], start: usize) -> (usize, usize, bool) {
 }
 
 /// The line of an element.
-pub(super) fn line(place: &Place, node: Node<'_, '_>) -> u32 {
+pub(crate) fn line(place: &Place, node: Node<'_, '_>) -> u32 {
     place.line(node.range().start)
 }
 
@@ -152,7 +152,7 @@ pub(super) fn integer(text: &str) -> Option<i64> {
 }
 
 /// An integer of an attribute that may be missing or empty, and is then `None`. Numbers below 0 stand for "not known".
-pub(super) fn number<T: TryFrom<i64>>(
+pub(crate) fn number<T: TryFrom<i64>>(
     place: &Place,
     line: u32,
     key: &str,
@@ -170,7 +170,7 @@ pub(super) fn number<T: TryFrom<i64>>(
 }
 
 /// A value between quotation marks.
-pub(super) fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
     for letter in text.chars() {

@@ -1,0 +1,90 @@
+//! Schedules that people write, and those of others' files.
+//!
+//! [`Program`] is a language: chunks are values, which copies and folds move between ranks. [`msccl`] reads and writes the
+//! XML of MSCCL, [`mscclpp`] reads the execution plans of MSCCL++. All of them come to one list of moves ([`trace`]), which
+//! is run with symbolic values, placed into rounds and proved.
+//!
+//! Invariant: what leaves this module as a [`Schedule`] was proved by the verifier; what is refused names the statement, or
+//! the step and its line. Any text is read in bounded memory and without panics. Absent: files, and which communicator uses
+//! what (see `Options::schedule`).
+
+mod chains;
+pub mod msccl;
+mod msccl_write;
+// pub mod mscclpp;
+mod program;
+mod rounds;
+mod threads;
+mod trace;
+mod values;
+
+pub use program::{Program, ProgramError, Value, input, output, scratch};
+
+use crate::{LowerOptions, Schedule, catalogue, lower_switch, verify};
+use trace::{Fault, Trace};
+
+/// What a file of a schedule holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Read {
+    /// The schedule, proved. Its name is the file's, with "-" for what a name cannot have.
+    pub schedule: Schedule,
+    /// The calls that the file is meant for.
+    pub range: Range,
+}
+
+/// Bytes of the vector of a call, from the least to the most: of the gathered vector, of an all-to-all the bytes that a rank
+/// sends.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Range {
+    /// The least.
+    pub least: u64,
+    /// The most.
+    pub most: u64,
+}
+
+impl Range {
+    /// Every length.
+    pub const ALL: Range = Range { least: 0, most: u64::MAX };
+}
+
+/// A name that lists of algorithms can hold.
+pub fn name_of(text: &str) -> String {
+    let letter = |letter: char| {
+        if letter.is_ascii_alphanumeric() || "-_.".contains(letter) { letter } else { '-' }
+    };
+    let name: String = text.chars().take(catalogue::NAME_MAX).map(letter).collect();
+    if name.is_empty() { "schedule".into() } else { name }
+}
+
+/// The schedule of a trace, proved.
+fn proved(name: String, trace: &Trace, options: &LowerOptions) -> Result<Schedule, Fault> {
+    let ordered;
+    let (mut trace, mut resolved) = (trace, values::resolve(trace)?);
+    if resolved.differ.is_some() {
+        ordered = chains::in_rank_order(trace, &resolved.firsts);
+        (trace, resolved) = (&ordered, values::resolve(&ordered)?);
+    }
+    if let Some((one, other, chunk)) = resolved.differ {
+        return Err(Fault::of_whole(format!(
+            "ranks {one} and {other} fold chunk {chunk} in different orders, so that their bits would differ"
+        )));
+    }
+    let mut refused = String::new();
+    for apart in [0, 1] {
+        let schedule = rounds::schedule(name.clone(), &trace.shape, resolved.clone(), apart);
+        match prove(&schedule, options) {
+            Ok(()) => return Ok(schedule),
+            Err(why) => refused = why,
+        }
+    }
+    Err(Fault::of_whole(refused))
+}
+
+fn prove(schedule: &Schedule, options: &LowerOptions) -> Result<(), String> {
+    if schedule.switches == 0 {
+        return catalogue::prove(schedule, options).map(|_| ());
+    }
+    let plan = |rank| lower_switch(schedule, crate::Rank(rank)).map_err(|error| error.to_string());
+    let plans = (0..schedule.ranks).map(plan).collect::<Result<Vec<_>, _>>()?;
+    verify(&plans).map(|_| ()).map_err(|refusal| refusal.to_string())
+}

@@ -1,0 +1,3 @@
+//! The schedule language, and files of schedules of others.
+
+mod files;
