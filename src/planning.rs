@@ -21,14 +21,15 @@ pub use consort_algorithms::bounds;
 pub use consort_algorithms::catalogue::{Algorithm, Family, UnknownAlgorithm};
 pub use consort_algorithms::export;
 pub use consort_algorithms::hardware;
+pub use consort_algorithms::language;
 pub use consort_algorithms::search;
 pub use consort_algorithms::simulate;
 pub use consort_algorithms::synthesize;
 pub use consort_algorithms::topology::{self, Topology};
 pub use consort_algorithms::workload;
 pub use consort_algorithms::{
-    Channel, Chunk, Collective, Cost, LowerOptions, Partition, Place, Plan, Rank, Round, Schedule, Transfer,
-    lower, lower_all, verify,
+    Channel, Chunk, Collective, Cost, LowerOptions, Partition, Place, Plan, Proof, Rank, Refusal, Round, Schedule,
+    Transfer, lower, lower_all, verify,
 };
 pub use consort_probing as probing;
 

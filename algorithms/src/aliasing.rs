@@ -28,3 +28,22 @@ pub(crate) fn output_of_input(
         Collective::SendReceive | Collective::AllToAll => None,
     }
 }
+
+/// The chunk of `rank`'s input that is the same memory as `chunk` of its output in the in-place form, if any.
+pub(crate) fn input_of_output(
+    collective: Collective,
+    partition: Partition,
+    ranks: u32,
+    rank: Rank,
+    chunk: Chunk,
+) -> Option<Chunk> {
+    let block = rank.0.checked_mul(partition.parts)?;
+    let input = match collective {
+        Collective::AllGather | Collective::Gather => chunk.0.checked_sub(block)?,
+        Collective::ReduceScatter | Collective::Scatter => chunk.0.checked_add(block)?,
+        _ => chunk.0,
+    };
+    let is_input = input < partition.input_chunks(collective, ranks);
+    let input = Chunk(input);
+    (is_input && output_of_input(collective, partition, rank, input) == Some(chunk)).then_some(input)
+}

@@ -6,6 +6,7 @@
 mod named;
 mod preferences;
 mod restriction;
+mod schedules;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -252,6 +253,25 @@ impl Options {
     }
 }
 
+/// A schedule as an algorithm of this process, for a communicator that has `others`.
+///
+/// # Errors
+/// As [`Options::schedule`].
+pub fn imported(schedule: Schedule, others: &[Imported]) -> Result<Imported> {
+    let imported = Imported::new(schedule, &LowerOptions { slots: SLOTS })
+        .map_err(|refused| Error::invalid(refused.to_string(), "correct the schedule or its name"))?;
+    // Ranks compare the words of the algorithms that their calls name.
+    let word = |of: Imported| Algorithm::Imported(of).word();
+    match others.iter().find(|of| **of != imported && word(**of) == word(imported)) {
+        None => Ok(imported),
+        Some(other) => {
+            let (one, other) = (imported.name(), other.name());
+            let what = format!("the schedules {other:?} and {one:?} look alike to other ranks");
+            Err(Error::invalid(what, "give one of them another name"))
+        }
+    }
+}
+
 impl Options {
     /// The algorithms that may be chosen (`CONSORT_ALGO`, or `NCCL_ALGO` with NCCL's names; default all):
     /// `ring,tree`, `^tree`, `all_reduce:tree;broadcast:ring`. A call for which none is left is
@@ -270,23 +290,20 @@ impl Options {
     /// [`Error::InvalidArgument`] where the verifier refuses the schedule, with the reason, and where the
     /// name has another meaning.
     pub fn schedule(mut self, schedule: Schedule) -> Result<Self> {
-        let imported = Imported::new(schedule, &LowerOptions { slots: SLOTS })
-            .map_err(|refused| Error::invalid(refused.to_string(), "correct the schedule or its name"))?;
-        // Ranks compare the words of the algorithms that their calls name.
-        let word = |of: Imported| Algorithm::Imported(of).word();
-        if let Some(other) = self.planner.schedules.iter().find(|of| word(**of) == word(imported)) {
-            if *other == imported {
-                return Ok(self);
-            }
-            let what = format!(
-                "the schedules {:?} and {:?} look alike to other ranks",
-                other.name(),
-                imported.name()
-            );
-            return Err(Error::invalid(what, "give one of them another name"));
+        let imported = imported(schedule, &self.planner.schedules)?;
+        if !self.planner.schedules.contains(&imported) {
+            self.planner.schedules.push(imported);
         }
-        self.planner.schedules.push(imported);
         Ok(self)
+    }
+
+    /// A directory whose files are schedules (`CONSORT_SCHEDULE_DIR`): XML of MSCCL (`.xml`) and execution plans of MSCCL++
+    /// (`.json`), each by its file's name without the end, as by [`Options::schedule`], for the lengths that it names. A
+    /// file that cannot be used is left out with a warning that names its line. What was accepted must be equal on all
+    /// ranks.
+    pub fn schedule_directory(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.planner.schedule_directory = Some(directory.into());
+        self
     }
 
     /// What the bits of results may depend on (`CONSORT_DETERMINISM`: `run` or `invariant`; default

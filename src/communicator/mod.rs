@@ -13,6 +13,7 @@ mod join;
 mod observe;
 pub(crate) mod point;
 pub(crate) mod routes;
+mod register;
 mod scaled;
 mod scope;
 pub(crate) mod shrink;

@@ -307,13 +307,28 @@ impl Planning {
         known.unwrap_or_else(|| self.work_out(collective, block_bytes, |_, _| {}))
     }
 
+    /// Whether an algorithm is meant for calls of a class of lengths; those of the catalogue are for all.
+    pub(super) fn is_meant_for(&self, algorithm: Algorithm, collective: Collective, class: u64) -> bool {
+        let Algorithm::Imported(of) = algorithm else { return true };
+        let ranks = self.ranks_of(collective);
+        let blocks = u64::from(collective.input_blocks(ranks).max(collective.output_blocks(ranks)));
+        of.range().meets((class / 2).saturating_mul(blocks), class.saturating_mul(blocks))
+    }
+
+    /// The candidates that are meant for calls of a class of lengths; all of them where none is.
+    fn meant_for(&self, candidates: Vec<Algorithm>, collective: Collective, class: u64) -> Vec<Algorithm> {
+        let meant = |algorithm: &Algorithm| self.is_meant_for(*algorithm, collective, class);
+        let some: Vec<Algorithm> = candidates.iter().copied().filter(meant).collect();
+        if some.is_empty() { candidates } else { some }
+    }
+
     fn work_out(
         &self,
         collective: Collective,
         block_bytes: u64,
         ignored: fn(&TuningLine, &str),
     ) -> Result<Chosen> {
-        let candidates = self.candidates(collective)?;
+        let candidates = self.meant_for(self.candidates(collective)?, collective, block_bytes);
         if let Some(line) = self.measured(collective, block_bytes, &candidates, ignored) {
             let by_rule = self.with_slots(line.algorithm, collective, block_bytes);
             let given = self.slot_bytes.unwrap_or(line.slot_bytes);
@@ -550,7 +565,7 @@ impl Planning {
         chosen: Chosen,
     ) -> Explanation {
         let class = size_class(block_bytes);
-        let allowed = self.candidates(collective).unwrap_or_default();
+        let allowed = self.meant_for(self.candidates(collective).unwrap_or_default(), collective, class);
         let ranks = self.ranks_of(collective);
         let candidate = |algorithm: Algorithm| Candidate {
             carrier: Carrier::Host,

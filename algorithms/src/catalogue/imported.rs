@@ -22,8 +22,29 @@ pub struct Imported(u32);
 
 struct Entry {
     schedule: Schedule,
+    range: Range,
     hash: u64,
     in_rank_order: bool,
+}
+
+/// Bytes of the vector of a call, from the least to the most: of the gathered vector, of an all-to-all the bytes that a rank
+/// sends.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Range {
+    /// The least.
+    pub least: u64,
+    /// The most.
+    pub most: u64,
+}
+
+impl Range {
+    /// Every length.
+    pub const ALL: Range = Range { least: 0, most: u64::MAX };
+
+    /// Whether a length of more than `above` and at most `most` is in it.
+    pub fn meets(self, above: u64, most: u64) -> bool {
+        self.least <= most && self.most > above
+    }
 }
 
 /// Entries are never freed: an algorithm is a small value that is copied everywhere.
@@ -54,6 +75,14 @@ impl Imported {
     /// [`Refused`] where the name cannot be written in a list or belongs to another algorithm, and where the schedule
     /// cannot be lowered or the verifier refuses it, before or after fusing.
     pub fn new(schedule: Schedule, options: &LowerOptions) -> Result<Self, Refused> {
+        Self::within(schedule, Range::ALL, options)
+    }
+
+    /// As [`Imported::new`], for calls of the lengths in `range`. The same schedule for other lengths is another.
+    ///
+    /// # Errors
+    /// As [`Imported::new`].
+    pub fn within(schedule: Schedule, range: Range, options: &LowerOptions) -> Result<Self, Refused> {
         let name = schedule.name.clone();
         let refused = |why: String| Refused { name: name.clone(), why };
         let written = |letter: u8| letter.is_ascii_alphanumeric() || b"-_.".contains(&letter);
@@ -74,7 +103,7 @@ impl Imported {
         if schedule.ranks.checked_mul(schedule.partition.parts).is_none() {
             return Err(refused("its chunks are more than 2^32".into()));
         }
-        let hash = hash_of(&schedule);
+        let hash = hash_of(&schedule, range);
         let other = || refused("the name is that of another schedule".into());
         if let Some(known) = Self::named(&name) {
             return if known.hash() == hash { Ok(known) } else { Err(other()) };
@@ -85,7 +114,7 @@ impl Imported {
             && schedule.ranks <= COMPARED_RANKS_MAX;
         let direct = || Algorithm::Direct { first: 0 }.schedule(schedule.collective, schedule.ranks);
         let in_rank_order = by_ranks && prove(&direct(), options) == Ok(fold_hash);
-        let entry = Entry { schedule, hash, in_rank_order };
+        let entry = Entry { schedule, range, hash, in_rank_order };
         let mut all = KNOWN.write().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have added it meanwhile.
         if let Some(at) = all.iter().position(|known| known.schedule.name == name) {
@@ -115,7 +144,12 @@ impl Imported {
         &self.entry().schedule
     }
 
-    /// A word for name and contents, the same in every process of one build.
+    /// The lengths of calls that it is meant for.
+    pub fn range(self) -> Range {
+        self.entry().range
+    }
+
+    /// A word for name, range and contents, the same in every process of one build.
     pub fn hash(self) -> u64 {
         self.entry().hash
     }
@@ -140,9 +174,9 @@ pub(crate) fn prove(schedule: &Schedule, options: &LowerOptions) -> Result<u64, 
     }
 }
 
-/// FNV-1a over the schedule as text.
-fn hash_of(schedule: &Schedule) -> u64 {
-    let text = format!("{schedule:?}");
+/// FNV-1a over the schedule and its range as text.
+fn hash_of(schedule: &Schedule, range: Range) -> u64 {
+    let text = format!("{schedule:?} {range:?}");
     text.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }

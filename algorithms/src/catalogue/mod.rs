@@ -16,7 +16,7 @@ mod names;
 pub use candidates::candidates;
 pub use crossing::crossing;
 pub use formula::{Formula, Level, formula};
-pub use imported::{Imported, Refused};
+pub use imported::{Imported, Range, Refused};
 pub(crate) use imported::{NAME_MAX, prove};
 pub use names::{Family, UnknownAlgorithm};
 

@@ -11,7 +11,7 @@
 mod chains;
 pub mod msccl;
 mod msccl_write;
-// pub mod mscclpp;
+pub mod mscclpp;
 mod program;
 mod rounds;
 mod threads;
@@ -20,6 +20,8 @@ mod values;
 
 pub use program::{Program, ProgramError, Value, input, output, scratch};
 
+pub use crate::catalogue::Range;
+pub use crate::hardware::exchange::ReadError;
 use crate::{LowerOptions, Schedule, catalogue, lower_switch, verify};
 use trace::{Fault, Trace};
 
@@ -32,19 +34,29 @@ pub struct Read {
     pub range: Range,
 }
 
-/// Bytes of the vector of a call, from the least to the most: of the gathered vector, of an all-to-all the bytes that a rank
-/// sends.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Range {
-    /// The least.
-    pub least: u64,
-    /// The most.
-    pub most: u64,
-}
+/// The longest file: 16 MiB.
+pub const BYTES_MAX: usize = 16 << 20;
 
-impl Range {
-    /// Every length.
-    pub const ALL: Range = Range { least: 0, most: u64::MAX };
+/// Reads a file of either format: XML of MSCCL, or a plan of MSCCL++, which is JSON.
+///
+/// # Errors
+/// Those of [`msccl::read`] and [`mscclpp::read`].
+pub fn read(bytes: &[u8], options: &LowerOptions) -> Result<Read, ReadError> {
+    let line = |end: usize| 1 + bytes[..end].iter().filter(|byte| **byte == b'\n').count() as u32;
+    let wrong = |line: u32, reason: &str| {
+        let remedy = "name a file of MSCCL (XML) or MSCCL++ (JSON)".to_owned();
+        ReadError { format: None, line: Some(line), reason: reason.to_owned(), remedy }
+    };
+    if bytes.len() > BYTES_MAX {
+        return Err(wrong(1, "it is longer than 16 MiB"));
+    }
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| wrong(line(error.valid_up_to()), "it is no text in UTF-8"))?;
+    match text.trim_start_matches('\u{feff}').trim_start().chars().next() {
+        Some('<') => msccl::read(text, options),
+        Some('{') => mscclpp::read(text, options),
+        _ => Err(wrong(1, "it begins as no schedule does")),
+    }
 }
 
 /// A name that lists of algorithms can hold.

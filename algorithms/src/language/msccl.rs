@@ -19,8 +19,6 @@ use crate::{Collective, LowerOptions, Partition};
 
 pub use super::msccl_write::write;
 
-/// The longest file: 16 MiB.
-pub const BYTES_MAX: usize = 16 << 20;
 /// The most chunks that a step moves.
 const COUNT_MAX: u32 = 1 << 16;
 /// The most moves of all steps.
@@ -63,9 +61,6 @@ const COPIES: i64 = -1;
 /// must not, races with another, or leaves an output wrong.
 pub fn read(text: &str, options: &LowerOptions) -> Result<Read, ReadError> {
     let place = Place::plain(text);
-    if text.len() > BYTES_MAX {
-        return Err(place.error(1, "it is longer than 16 MiB", "name a smaller file"));
-    }
     let document = parse_xml(text, &place)?;
     let mut file = File::new(&document, &place)?;
     let root = document.root_element();

@@ -156,14 +156,7 @@ impl<'a> Gpu<'a> {
     fn input_of(&self, place: Place) -> Option<Place> {
         let Schedule { collective, partition, ranks, .. } = *self.schedule;
         let Place::Output(output) = place else { return None };
-        let block = self.rank.0 * partition.parts;
-        let candidates = [Some(output.0), output.0.checked_sub(block), output.0.checked_add(block)];
-        let inputs = partition.input_chunks(collective, ranks);
-        let same = |chunk: &u32| {
-            let output_of = aliasing::output_of_input(collective, partition, self.rank, Chunk(*chunk));
-            *chunk < inputs && output_of == Some(output)
-        };
-        candidates.into_iter().flatten().find(same).map(|chunk| Place::Input(Chunk(chunk)))
+        aliasing::input_of_output(collective, partition, ranks, self.rank, output).map(Place::Input)
     }
 
     fn write(&self, text: &mut String) {

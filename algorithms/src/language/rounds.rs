@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::trace::{Event, Shape};
 use super::values::{Placed, Resolved};
-use crate::{Channel, Chunk, Place, Rank, Round, Schedule, Transfer, aliasing, lengths};
+use crate::{Channel, Place, Rank, Round, Schedule, Transfer, aliasing, lengths};
 
 /// Sweeps over the edges after which messages that are overtaken at their source wait in scratch instead. Without such
 /// messages one sweep is enough, and few cycles of them need more than two.
@@ -108,14 +108,7 @@ fn key(place: Place) -> Key {
 fn input_of(shape: &Shape, rank: Rank, place: Place) -> Option<Place> {
     let Place::Output(output) = place else { return None };
     let Shape { collective, ranks, partition, .. } = *shape;
-    let block = rank.0 * partition.parts;
-    // One block of all is the whole on the other side, at the rank's place there.
-    let candidates = [Some(output.0), output.0.checked_sub(block), output.0.checked_add(block)];
-    let inputs = partition.input_chunks(collective, ranks);
-    let same = |chunk: &u32| {
-        *chunk < inputs && aliasing::output_of_input(collective, partition, rank, Chunk(*chunk)) == Some(output)
-    };
-    candidates.into_iter().flatten().find(same).map(|chunk| Place::Input(Chunk(chunk)))
+    aliasing::input_of_output(collective, partition, ranks, rank, output).map(Place::Input)
 }
 
 /// The round of each move; `None` where so many sweeps do not settle them.

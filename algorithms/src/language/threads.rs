@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::trace::{Cell, Fault, Shape, Trace};
 
-/// Words of all clocks that are kept for later, at most: 512 MiB.
-const CLOCK_WORDS_MAX: usize = 1 << 27;
+/// Words of all clocks, at most: 256 MiB.
+const CLOCK_WORDS_MAX: usize = 1 << 26;
 
 /// What a step waits for before it acts.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -93,6 +93,10 @@ struct Machine<'a> {
 /// # Errors
 /// The first step that shows a fault.
 pub(super) fn run(shape: Shape, threads: &[Vec<Step>]) -> Result<Trace, Fault> {
+    let words = threads.len().saturating_mul(threads.len());
+    if words > CLOCK_WORDS_MAX {
+        return Err(Fault::of_whole(format!("{} threadblocks are more than are checked", threads.len())));
+    }
     let (mut ends, mut flagged) = (BTreeMap::new(), BTreeSet::new());
     for wait in threads.iter().flatten().flat_map(|step| &step.waits) {
         match wait {
@@ -112,7 +116,7 @@ pub(super) fn run(shape: Shape, threads: &[Vec<Step>]) -> Result<Trace, Fault> {
         ends,
         barriers: BTreeMap::new(),
         passed: vec![false; threads.len()],
-        words: threads.len() * threads.len(),
+        words,
     };
     // Waiters are asked again each turn, so that messages arrive soon after they were sent.
     loop {
@@ -137,7 +141,6 @@ impl Machine<'_> {
                 return Ok(arrived);
             }
         }
-        self.grow(self.threads.len(), step.origin)?;
         let mut received = Vec::new();
         for wait in &step.waits {
             self.pass(thread, wait, &mut received);
@@ -149,16 +152,18 @@ impl Machine<'_> {
         for act in &step.acts {
             self.act(by, act, &mut received)?;
         }
-        if let Some(end) = self.ends.get_mut(&(thread, number as usize)) {
-            *end = Some(self.clocks[thread].clone());
+        if self.ends.contains_key(&(thread, number as usize)) {
+            self.grow(step.origin)?;
+            self.ends.insert((thread, number as usize), Some(self.clocks[thread].clone()));
         }
         self.next[thread] += 1;
         self.passed[thread] = false;
         Ok(true)
     }
 
-    fn grow(&mut self, words: usize, origin: u32) -> Result<(), Fault> {
-        self.words += words;
+    /// Room for one more clock.
+    fn grow(&mut self, origin: u32) -> Result<(), Fault> {
+        self.words += self.threads.len();
         if self.words > CLOCK_WORDS_MAX {
             return Err(Fault::at(origin, "is one of more steps than are checked for their order"));
         }
@@ -206,6 +211,7 @@ impl Machine<'_> {
             }
             Wait::Queue(queue) => {
                 if let Some(message) = self.queues.get_mut(queue).and_then(VecDeque::pop_front) {
+                    self.words -= self.threads.len();
                     join(&mut self.clocks[thread], &message.clock);
                     received.extend(message.moves);
                 }
@@ -258,7 +264,7 @@ impl Machine<'_> {
 
     fn post(&mut self, by: Touch, queue: usize, moves: Vec<usize>, due: bool) -> Result<(), Fault> {
         let (thread, _, origin) = by;
-        self.grow(self.threads.len(), origin)?;
+        self.grow(origin)?;
         let clock = self.clocks[thread].clone();
         self.queues.entry(queue).or_default().push_back(Message { origin, moves, clock, due });
         Ok(())
@@ -287,6 +293,9 @@ impl Machine<'_> {
             return Err(unordered(by, *other, cell, "writes", "read"));
         }
         let flag = self.flagged.contains(&cell).then(|| clock.clone());
+        if flag.is_some() && touches.flag.is_none() {
+            self.words += self.threads.len();
+        }
         *touches = Touches { write: Some(by), reads: Vec::new(), flag };
         Ok(())
     }

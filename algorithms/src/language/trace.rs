@@ -80,6 +80,21 @@ impl Shape {
         aliasing::output_of_input(self.collective, self.partition, rank, chunk).map(|chunk| chunk.0)
     }
 
+    /// The value of a cell before anything writes it: the input chunk of its rank.
+    pub(super) fn initial(&self, cell: Cell) -> Option<u32> {
+        let Shape { collective, ranks, partition, .. } = *self;
+        let input = match cell.buffer {
+            Buffer::Input => Some(cell.index),
+            Buffer::Output if self.in_place && collective == Collective::AllToAll => Some(cell.index),
+            Buffer::Output if self.in_place => {
+                let (rank, chunk) = (Rank(cell.rank), crate::Chunk(cell.index));
+                aliasing::input_of_output(collective, partition, ranks, rank, chunk).map(|chunk| chunk.0)
+            }
+            _ => None,
+        };
+        input.filter(|index| self.has(Cell { buffer: Buffer::Input, index: *index, ..cell }))
+    }
+
     /// The one name of a cell that may have two.
     pub(super) fn canonical(&self, cell: Cell) -> Cell {
         match cell.buffer {
@@ -139,8 +154,11 @@ impl Trace {
         self.events.push(Event::Write(index));
     }
 
-    /// A move at once.
+    /// A move at once. A copy of a cell onto itself is none.
     pub(super) fn at_once(&mut self, origin: u32, channel: u16, source: Cell, target: Cell, fold: Option<Cell>) {
+        if fold.is_none() && self.shape.canonical(source) == self.shape.canonical(target) {
+            return;
+        }
         let index = self.depart(origin, channel, source);
         self.arrive(index, origin, target, fold);
     }

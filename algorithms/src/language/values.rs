@@ -102,8 +102,9 @@ impl Numbering {
     /// A place of `rank` that nothing else has, for a piece.
     pub(super) fn fresh(&mut self, rank: u32, piece: u32) -> Place {
         let next = self.next.entry((rank, piece % self.count)).or_default();
-        let number = piece % self.count + *next * self.count;
-        *next += 1;
+        // More places than numbers cannot be proved, and that is tried.
+        let number = (piece % self.count).wrapping_add(next.wrapping_mul(self.count));
+        *next = next.wrapping_add(1);
         Place::Scratch(Chunk(number))
     }
 }
@@ -112,7 +113,7 @@ struct State {
     value: Value,
     place: Place,
     /// The last move that wrote the cell.
-    writer: Option<usize>,
+    writer: usize,
 }
 
 struct Run<'a> {
@@ -143,7 +144,6 @@ pub(super) fn resolve(trace: &Trace) -> Result<Resolved, Fault> {
         held: BTreeMap::new(),
         result: vec![None; trace.moves.len()],
     };
-    run.fill_inputs();
     for &event in &trace.events {
         match event {
             Event::Read(index) => run.read(index)?,
@@ -190,23 +190,21 @@ fn late(trace: &Trace) -> BTreeSet<Cell> {
 }
 
 impl Run<'_> {
-    fn fill_inputs(&mut self) {
-        let shape = self.trace.shape;
-        for rank in (0..shape.ranks).filter(|rank| shape.collective.has_input(Rank(*rank))) {
-            for index in 0..shape.partition.input_chunks(shape.collective, shape.ranks) {
-                let cell = shape.canonical(Cell { rank, buffer: Buffer::Input, index });
-                let value = Value::input(rank, index, shape.ranks);
-                self.cells.insert(cell, State { value, place: Place::Input(Chunk(index)), writer: None });
-            }
+    /// What a cell holds, with its place and the last move that wrote it.
+    fn holds(&self, cell: Cell) -> Option<(Value, Place, Option<usize>)> {
+        if let Some(State { value, place, writer }) = self.cells.get(&cell) {
+            return Some((value.clone(), *place, Some(*writer)));
         }
+        let chunk = self.trace.shape.initial(cell)?;
+        Some((Value::input(cell.rank, chunk, self.trace.shape.ranks), Place::Input(Chunk(chunk)), None))
     }
 
     fn state(&self, cell: Cell, origin: u32, verb: &str) -> Result<(Value, Place), Fault> {
         if !self.trace.shape.has(cell) {
             return Err(Fault::at(origin, format!("{verb} {cell}, which does not exist")));
         }
-        match self.cells.get(&cell) {
-            Some(state) => Ok((state.value.clone(), state.place)),
+        match self.holds(cell) {
+            Some((value, place, _)) => Ok((value, place)),
             None => Err(Fault::at(origin, format!("{verb} {cell} before anything is there"))),
         }
     }
@@ -245,7 +243,7 @@ impl Run<'_> {
             own_first,
         };
         self.result[index] = Some((placed, (arriving.first, own.map(|(own, _)| own.first))));
-        self.cells.insert(target, State { value, place, writer: Some(index) });
+        self.cells.insert(target, State { value, place, writer: index });
         Ok(())
     }
 
@@ -281,12 +279,11 @@ impl Run<'_> {
             for index in 0..partition.output_chunks(collective, ranks) {
                 let cell = Cell { rank, buffer: Buffer::Output, index };
                 let (source, chunk) = expected(collective, partition.parts, rank, index);
-                let Some(state) = self.cells.get(&cell) else {
+                let Some((value, place, writer)) = self.holds(cell) else {
                     return Err(Fault::of_whole(format!("nothing writes {cell}")));
                 };
-                let origin = state.writer.map(|writer| self.trace.moves[writer].origin);
+                let origin = writer.map(|writer| self.trace.moves[writer].origin);
                 let wrong = |reason: String| Err(Fault { origin, reason, other: None });
-                let value = &state.value;
                 let from = source.unwrap_or(0);
                 if value.chunk != chunk || !value.has(from) || (source.is_some() && value.contributors().count() > 1)
                 {
@@ -305,11 +302,11 @@ impl Run<'_> {
                         differ = Some((other, rank, index));
                     }
                 }
-                if state.place != Place::Output(Chunk(index)) {
-                    let channel = state.writer.map_or(0, |writer| self.trace.moves[writer].channel);
+                if place != Place::Output(Chunk(index)) {
+                    let channel = writer.map_or(0, |writer| self.trace.moves[writer].channel);
                     let (from, target) = (Rank(rank), Place::Output(Chunk(index)));
                     let placed =
-                        Placed { channel, from, to: from, source: state.place, target, fold: None, own_first: false };
+                        Placed { channel, from, to: from, source: place, target, fold: None, own_first: false };
                     events.extend([Event::Read(self.result.len()), Event::Write(self.result.len())]);
                     self.result.push(Some((placed, (value.first, None))));
                 }

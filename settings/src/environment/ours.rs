@@ -75,6 +75,11 @@ const OURS: [Ours; 29] = [
         "run",
         "what bits may depend on: `run` or `invariant`; equal on all ranks",
     ),
+    variable(
+        "CONSORT_SCHEDULE_DIR",
+        "",
+        "directory of schedules: XML of MSCCL and plans of MSCCL++; what is accepted must be equal on all ranks",
+    ),
     variable("CONSORT_TUNING", "", "a table that `collbench tune` wrote; equal on all ranks"),
     variable(
         "CONSORT_TOPOLOGY",

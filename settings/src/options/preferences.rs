@@ -65,6 +65,8 @@ pub struct Wishes {
     pub tuning: Option<PathBuf>,
     /// As [`Preferences::schedules`].
     pub schedules: Vec<Imported>,
+    /// As `CONSORT_SCHEDULE_DIR`.
+    pub schedule_directory: Option<PathBuf>,
 }
 
 impl Preferences {
@@ -83,6 +85,18 @@ impl Preferences {
                 Setting { name, value: value.clone(), origin: origin.clone(), variable: *variable }
             }
         };
+        let directory = wishes.schedule_directory.as_ref().map(|path| path.to_string_lossy().into_owned());
+        let directory = text("CONSORT_SCHEDULE_DIR", directory)?;
+        let mut schedules = wishes.schedules.clone();
+        // Before the names of algorithms are read, as theirs are among them.
+        if let Some(found) = &directory {
+            let path = match (&found.origin, &wishes.schedule_directory) {
+                (Origin::Config, Some(path)) => path.clone(),
+                _ => PathBuf::from(&found.value),
+            };
+            let of_files = super::schedules::of_directory(&path)?;
+            schedules.extend(of_files.into_iter().filter(|of| !wishes.schedules.contains(of)));
+        }
         let algorithms = Restriction::resolve(wishes.algorithms.as_deref(), environment)?;
         let wanted = text("CONSORT_DETERMINISM", wishes.determinism.map(|wanted| wanted.name().to_owned()))?;
         let determinism = match wanted.as_ref().map(|found| found.value.as_str()) {
@@ -109,6 +123,7 @@ impl Preferences {
                     variable: found.variable,
                 },
             ),
+            setting_of("CONSORT_SCHEDULE_DIR", &directory, ""),
             setting_of("CONSORT_DETERMINISM", &wanted, determinism.name()),
             setting_of("CONSORT_TOPOLOGY", &named, ""),
             setting_of("CONSORT_TUNING", &table, ""),
@@ -137,7 +152,7 @@ impl Preferences {
             determinism,
             topology: topology.transpose()?,
             tuning: tuning.map(Arc::new),
-            schedules: wishes.schedules.clone(),
+            schedules,
         };
         Ok((preferences, settings))
     }
@@ -183,8 +198,13 @@ fn parse(path: &Path, text: &str) -> Option<Tuning> {
 
 /// FNV-1a, which gives the same value on every machine.
 pub fn digest(text: &str) -> u64 {
-    text.bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    digest_of_bytes(text.as_bytes())
+}
+
+pub(super) fn digest_of_bytes(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 #[cfg(test)]

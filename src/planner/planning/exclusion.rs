@@ -3,7 +3,7 @@
 //! Invariant: whatever keeps an algorithm from being chosen has a reason here, in words for people. Absent: prices.
 
 use consort_algorithms::Collective;
-use consort_algorithms::catalogue::Algorithm;
+use consort_algorithms::catalogue::{Algorithm, Range};
 
 use super::super::selector::Eligibility;
 use super::{Planning, SIMULATED_RANKS_MAX};
@@ -50,7 +50,13 @@ impl Planning {
         if allowed.contains(&algorithm) {
             return None;
         }
-        let named = || "only a call that names it takes it".into();
+        let named = || match algorithm {
+            Algorithm::Imported(of) if of.range() != Range::ALL => {
+                let Range { least, most } = of.range();
+                format!("it is meant for {least} to {most} bytes")
+            }
+            _ => "only a call that names it takes it".into(),
+        };
         Some(self.eligibility(algorithm, collective).reason().unwrap_or_else(named))
     }
 }

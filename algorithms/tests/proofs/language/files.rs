@@ -1,30 +1,34 @@
-//! The files of others in `../shared/msccl`, where they are.
+//! The files of others in `../shared/msccl`, where they are: read, proved, run, and written again with the same meaning.
 
 use std::path::{Path, PathBuf};
 
-use consort_algorithms::language::msccl;
-use consort_algorithms::{LowerOptions, Schedule};
+use consort_algorithms::language::{self, Read};
 
-const SLOTS: LowerOptions = LowerOptions { slots: 4 };
+use super::{SLOTS, runs, survives};
+
+/// The files below a folder, or none, aloud.
+pub(super) fn files(folder: &str) -> Vec<PathBuf> {
+    let shared = std::env::var_os("CONSORT_SHARED").map(PathBuf::from);
+    let shared = shared.unwrap_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared"));
+    let Ok(entries) = std::fs::read_dir(shared.join("msccl").join(folder)) else {
+        println!("skipped: {} has no msccl/{folder}", shared.display());
+        return Vec::new();
+    };
+    let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.sort();
+    paths
+}
 
 #[test]
-fn tmp_files() {
-    let dir = PathBuf::from("/work/shared/msccl/msccl-xml");
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        let text = std::fs::read_to_string(&path).unwrap();
-        let started = std::time::Instant::now();
-        match msccl::read(&text, &SLOTS) {
-            Ok(read) => {
-                let s = &read.schedule;
-                println!("{} ok: {} ranks {} parts {} rounds {} messages {} {:?} {:?}", path.display(), s.ranks, s.partition.parts, s.rounds.len(), s.messages(), read.range, started.elapsed());
-                let back = msccl::write(s, read.range).unwrap();
-                match msccl::read(&back, &SLOTS) {
-                    Ok(again) => println!("   again rounds {} messages {}", again.schedule.rounds.len(), again.schedule.messages()),
-                    Err(e) => println!("   AGAIN {e}"),
-                }
-            }
-            Err(e) => println!("{} ERR {e}", path.display()),
+fn files_of_others_mean_what_their_programs_do() {
+    for path in ["msccl-xml", "mscclpp-plans"].into_iter().flat_map(files) {
+        let bytes = std::fs::read(&path).expect("it is readable");
+        let read = language::read(&bytes, &SLOTS);
+        let Read { schedule, range } = read.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        if schedule.switches > 0 {
+            continue;
         }
+        runs(&schedule);
+        survives(&schedule, range);
     }
 }
