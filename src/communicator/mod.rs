@@ -12,6 +12,7 @@ mod health;
 mod join;
 mod observe;
 pub(crate) mod point;
+mod replan;
 pub(crate) mod routes;
 mod register;
 mod scaled;

@@ -38,11 +38,12 @@ pub enum Kind {
     ReduceScatterV = 14,
     Grow = 15,
     Devices = 16,
+    Replan = 17,
 }
 
 impl Kind {
     /// All kinds, in the order of their codes.
-    pub const ALL: [Kind; 16] = [
+    pub const ALL: [Kind; 17] = [
         Kind::AllReduce,
         Kind::Reduce,
         Kind::Broadcast,
@@ -59,6 +60,7 @@ impl Kind {
         Kind::ReduceScatterV,
         Kind::Grow,
         Kind::Devices,
+        Kind::Replan,
     ];
 
     /// The kind of a code; none of an unknown one.
@@ -85,7 +87,7 @@ impl Kind {
     /// Whether the library makes this call for itself. Settings that name algorithms for the program's calls do not
     /// apply to it.
     pub fn is_own(self) -> bool {
-        matches!(self, Kind::Barrier | Kind::Split | Kind::Grow | Kind::Devices)
+        matches!(self, Kind::Barrier | Kind::Split | Kind::Grow | Kind::Devices | Kind::Replan)
     }
 
     /// The other end of a message (send and receive); the kind itself for collectives.
@@ -116,6 +118,7 @@ impl Kind {
             Kind::ReduceScatterV => "reduce_scatter_v",
             Kind::Grow => "grow",
             Kind::Devices => "devices",
+            Kind::Replan => "replan",
         }
     }
 
@@ -125,7 +128,7 @@ impl Kind {
             Kind::AllReduce | Kind::Barrier => Collective::AllReduce,
             Kind::Reduce => Collective::Reduce,
             Kind::Broadcast => Collective::Broadcast,
-            Kind::AllGather | Kind::AllGatherV | Kind::Split | Kind::Grow | Kind::Devices => {
+            Kind::AllGather | Kind::AllGatherV | Kind::Split | Kind::Grow | Kind::Devices | Kind::Replan => {
                 Collective::AllGather
             }
             Kind::ReduceScatter | Kind::ReduceScatterV => Collective::ReduceScatter,
