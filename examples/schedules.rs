@@ -72,9 +72,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let directory = std::env::args().nth(1);
     for schedule in [all_pairs(4)?, hierarchical(2)?, by_rails(4)?] {
         let Schedule { name, ranks, collective, .. } = &schedule;
-        let machine = topology::profiles::host(*ranks);
+        let machine = topology::host(*ranks);
         let outcome = simulate::simulate(&schedule, &machine, &simulate::Options::new(1 << 20))?;
-        println!("{name}: {} rounds, {} messages, {:.0} us", schedule.rounds.len(), schedule.messages(), outcome.seconds() * 1e6);
+        println!(
+            "{name}: {} rounds, {} messages, {:.0} us",
+            schedule.rounds.len(),
+            schedule.messages(),
+            outcome.seconds() * 1e6
+        );
         if let Some(directory) = &directory {
             std::fs::write(format!("{directory}/{name}.svg"), export::schedule_svg(&schedule))?;
         }

@@ -7,12 +7,11 @@
 use consort_algorithms::Schedule;
 use consort_algorithms::catalogue::{Algorithm, Imported};
 use consort_control::bootstrap;
-use consort_control::membership::group::Group;
 use consort_settings::options::imported;
 use consort_types::call::Kind;
 use consort_types::error::{Error, Result, list};
 
-use super::{Communicator, Core};
+use super::Communicator;
 use crate::Rank;
 
 impl Communicator {
@@ -51,12 +50,13 @@ impl Communicator {
     /// own, with the ranks. The communicator stays as it was then. Otherwise as every collective.
     pub fn register_schedule(&mut self, schedule: Schedule) -> Result<Algorithm> {
         let mine = self.import(schedule);
-        // Four words: a split says three, so that the two are told apart.
-        let words = mine.as_ref().map_or([0; 4], |of| [1, of.hash() as i64, 0, 0]);
-        let (number, all) = self.all_say(Kind::Split, &words)?;
+        // Two words: the call that names a machine says three, so that they differ.
+        let words = mine.as_ref().map_or([0; 2], |of| [1, of.hash() as i64]);
+        let (number, all) = self.all_say(Kind::Replan, &words)?;
         let imported = mine?;
         let said: Vec<&[i64]> = all.chunks_exact(words.len()).collect();
-        let others: Vec<Rank> = (0..).zip(&said).filter(|(_, said)| **said != words).map(|(rank, _)| rank).collect();
+        let others: Vec<Rank> =
+            (0..).zip(&said).filter(|(_, said)| **said != words).map(|(rank, _)| rank).collect();
         if !others.is_empty() {
             let same: Vec<Rank> = (0..self.size()).filter(|rank| !others.contains(rank)).collect();
             let difference = format!(
@@ -72,10 +72,9 @@ impl Communicator {
         if !settings.preferences.schedules.contains(&imported) {
             settings.preferences.schedules.push(imported);
         }
-        let uid = bootstrap::name(&core.group.member.key, "register", &[core.group.uid, number, imported.hash()]);
-        let group = Group::new(core.group.member.clone(), uid, core.group.members.clone(), settings.records);
-        let core = Core::new(group, core.shared.clone(), settings);
-        let next = Communicator::from_core(core, self.process().clone());
+        let uid =
+            bootstrap::name(&core.group.member.key, "register", &[core.group.uid, number, imported.hash()]);
+        let next = self.with_settings(uid, core.group.members.clone(), settings);
         *self = Communicator { timeout: self.timeout, algorithm: self.algorithm, ..next };
         Ok(Algorithm::Imported(imported))
     }

@@ -3,10 +3,9 @@
 //! Invariant: ranks agree on the machine in a collective of their own, so that from its number on all of them plan by it or none does. What was
 //! started before goes on by the plan that it has. Absent: how a lost wire is noticed (probing and measuring say it).
 
-use super::{Communicator, Core};
+use super::Communicator;
 use consort_algorithms::topology::{Topology, parse};
 use consort_control::bootstrap;
-use consort_control::membership::group::Group;
 use consort_settings::options::digest;
 use consort_types::Rank;
 use consort_types::call::Kind;
@@ -58,9 +57,7 @@ impl Communicator {
         let uid = bootstrap::name(&group.member.key, "replan", &[group.uid, number]);
         let mut settings = core.settings.clone();
         settings.preferences.topology = Some(text.into());
-        let group = Group::new(group.member.clone(), uid, group.members.clone(), settings.records);
-        let core = Core::new(group, core.shared.clone(), settings);
-        Ok(Communicator::from_core(core, self.process().clone()))
+        Ok(self.with_settings(uid, group.members.clone(), settings))
     }
 }
 

@@ -7,6 +7,7 @@ use super::{Communicator, Core};
 use crate::Rank;
 use consort_control::bootstrap;
 use consort_control::membership::group::Group;
+use consort_settings::options::Settings;
 use consort_types::call::Kind;
 use consort_types::error::{Error, Result};
 
@@ -58,9 +59,14 @@ impl Communicator {
 
     /// A new communicator of some of this one's ranks, named by their ranks in the job.
     pub(super) fn among(&self, uid: u64, members: Vec<Rank>) -> Communicator {
+        self.with_settings(uid, members, self.core().settings.clone())
+    }
+
+    /// The same with other settings, which are equal on all of its ranks.
+    pub(super) fn with_settings(&self, uid: u64, members: Vec<Rank>, settings: Settings) -> Communicator {
         let core = self.core();
-        let group = Group::new(core.group.member.clone(), uid, members, core.settings.records);
-        let core = Core::new(group, core.shared.clone(), core.settings.clone());
+        let group = Group::new(core.group.member.clone(), uid, members, settings.records);
+        let core = Core::new(group, core.shared.clone(), settings);
         Communicator::from_core(core, self.process().clone())
     }
 }

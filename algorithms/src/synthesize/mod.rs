@@ -9,14 +9,14 @@
 //! nothing is random without a fixed seed. Absent: choosing (the planner prices what is made here); latency but as a number of
 //! hops.
 
+mod certificate;
 pub mod exchange;
+pub mod greedy;
 mod offers;
 pub mod packing;
-mod certificate;
-pub mod greedy;
 mod rate;
 pub mod trees;
 
-pub use offers::{MESSAGES_MAX, Offer, offers};
 pub use certificate::{CertificateError, certificate};
+pub use offers::{MESSAGES_MAX, Offer, offers, offers_are_defined};
 pub use rate::{Loads, rate};

@@ -3,7 +3,7 @@
 //! Invariant: an offer's schedule is named by what it is, so that one name means one schedule in every process; all its messages
 //! can be proved and simulated in time. Absent: prices.
 
-use super::{exchange, packing, rate, trees};
+use super::{exchange, greedy, packing, rate, trees};
 use crate::bounds::Ratio;
 use crate::topology::Topology;
 use crate::{Collective, Rank, Schedule};
@@ -26,8 +26,8 @@ pub struct Offer {
     pub is_deep: bool,
 }
 
-/// The schedules of `collective` that are made for `topology`: the fastest one, and one of fewer channels that is nearly as fast; none
-/// where no maker knows the collective, and where all would have more than [`MESSAGES_MAX`] messages. `root` is that of a rooted
+/// The schedules of `collective` that are made for `topology`: the fastest one, and one of fewer channels that is nearly as fast; where those have
+/// too many messages a greedy one. None where no maker knows the collective, and where all would have more than [`MESSAGES_MAX`] messages. `root` is that of a rooted
 /// collective; the schedule's rank `i` is rank `(i + root) % ranks` of the topology.
 pub fn offers(topology: &Topology, collective: Collective, root: Rank) -> Vec<Offer> {
     let made: Vec<(&str, Schedule)> = match collective {
@@ -50,7 +50,22 @@ pub fn offers(topology: &Topology, collective: Collective, root: Rank) -> Vec<Of
         }
         _ => Vec::new(),
     };
+    let made = if made.is_empty() && offers_are_defined(collective) && collective != Collective::AllToAll {
+        let found = greedy::schedule(topology, collective, root, &greedy::Options::default());
+        found
+            .map(|found| ("greedy", found.schedule))
+            .filter(|(_, schedule)| fits(schedule))
+            .into_iter()
+            .collect()
+    } else {
+        made
+    };
     made.into_iter().filter_map(|(maker, schedule)| offer(topology, maker, root, schedule)).collect()
+}
+
+/// Whether there can be offers for `collective`.
+pub const fn offers_are_defined(collective: Collective) -> bool {
+    matches!(collective, Collective::AllReduce | Collective::AllToAll) || packing::is_defined(collective)
 }
 
 fn fits(schedule: &Schedule) -> bool {

@@ -17,7 +17,7 @@ const fn variable(name: &'static str, default: &'static str, meaning: &'static s
     Ours { name, default, meaning }
 }
 
-const OURS: [Ours; 29] = [
+const OURS: [Ours; 30] = [
     variable(
         "CONSORT_TIMEOUT",
         "1800",

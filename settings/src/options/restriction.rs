@@ -11,11 +11,12 @@
 use consort_algorithms::Collective;
 use consort_algorithms::builders::{ring_is_defined, spanning_trees_are_defined};
 use consort_algorithms::catalogue::Family;
+use consort_algorithms::synthesize::offers_are_defined;
 
 use crate::environment::{Environment, Resolved};
 use consort_types::error::{Error, Result};
 
-/// Rings and trees that are no algorithms of the catalogue, as they follow from a communicator's machine or from a file: what they are
+/// Schedules that are no algorithms of the catalogue, as they follow from a communicator's machine or from a file: what they are
 /// is another schedule in each of them, and a list of algorithms names them by where they come from.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Source {
@@ -27,11 +28,14 @@ pub enum Source {
     FileRings,
     /// Trees of it.
     FileTrees,
+    /// Schedules that are made for the machine.
+    Made,
 }
 
 impl Source {
     /// All of them, in the order in which they settle ties.
-    pub const ALL: [Source; 4] = [Source::Rings, Source::Trees, Source::FileRings, Source::FileTrees];
+    pub const ALL: [Source; 5] =
+        [Source::Rings, Source::Trees, Source::FileRings, Source::FileTrees, Source::Made];
 
     /// The name in a list.
     pub const fn name(self) -> &'static str {
@@ -40,6 +44,7 @@ impl Source {
             Source::Trees => "found-trees",
             Source::FileRings => "file-rings",
             Source::FileTrees => "file-trees",
+            Source::Made => "made",
         }
     }
 
@@ -48,6 +53,7 @@ impl Source {
         match self {
             Source::Rings | Source::FileRings => ring_is_defined(collective),
             Source::Trees | Source::FileTrees => spanning_trees_are_defined(collective),
+            Source::Made => offers_are_defined(collective),
         }
     }
 

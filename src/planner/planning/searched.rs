@@ -1,4 +1,4 @@
-//! Rings and trees of the machine as algorithms: what a search finds, and what a file names.
+//! Schedules of the machine as algorithms: rings and trees that a search finds, those that a file names, and what is made for it.
 //!
 //! Invariant: it follows from the topology and a file, which all ranks have agreed on, so that all have the same candidates. A
 //! schedule is proved before it is one. Plans of rooted collectives count ranks from the root: one is made for each root that calls name,
@@ -10,6 +10,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use consort_algorithms::catalogue::{Algorithm, Imported};
 use consort_algorithms::search::{self, Rings, Trees};
+use consort_algorithms::synthesize::{self, Offer};
 use consort_algorithms::{Collective, LowerOptions, Rank, Schedule};
 
 use super::Planning;
@@ -42,6 +43,8 @@ pub(super) struct Searched {
 pub(in super::super) struct Found {
     pub(super) algorithm: Algorithm,
     pub(super) source: Source,
+    /// Which of its source, where that has several.
+    number: usize,
     /// Bytes of the vector a second that its links carry: no call is faster, whatever a simulation continues from a beginning. What a file says
     /// that they carry is no bound.
     pub(super) bytes_s: f64,
@@ -116,12 +119,35 @@ impl Planning {
                 Some(Found {
                     algorithm: proved(channels.schedule(collective, 0)?)?,
                     source,
+                    number: 0,
                     bytes_s: if is_of_file { f64::INFINITY } else { rate },
                     patience: if matches!(channels, Channels::Trees(_)) { TREES_PATIENCE } else { 1 },
                 })
             };
-            Source::ALL.into_iter().filter_map(found).collect()
+            let mut all: Vec<Found> = Source::ALL.into_iter().filter_map(found).collect();
+            all.extend(self.made(collective));
+            all
         })
+    }
+
+    /// Schedules that are made for the machine: where a setting names it, and where ranks measured the wires between their hosts.
+    fn made(&self, collective: Collective) -> Vec<Found> {
+        let by_cores = self.topology.costs.reduce_ns_per_byte > FOLD_NS_MAX;
+        let is_wired = (self.is_named && !by_cores) || (self.topology.measured && self.machine.sockets);
+        if !is_wired || !Source::Made.serves(collective) {
+            return Vec::new();
+        }
+        let offers = synthesize::offers(&self.topology, collective, Rank(0));
+        let found = |(number, offer): (usize, Offer)| {
+            Some(Found {
+                algorithm: proved(offer.schedule)?,
+                source: Source::Made,
+                number,
+                bytes_s: offer.rate.value(),
+                patience: if offer.is_deep { TREES_PATIENCE } else { 1 },
+            })
+        };
+        offers.into_iter().enumerate().filter_map(found).collect()
     }
 
     fn channels_of(&self, source: Source, collective: Collective) -> Option<Channels<'_>> {
@@ -138,7 +164,7 @@ impl Planning {
             Source::Trees if is_searched => {
                 Channels::Trees(self.searched.trees.get_or_init(|| search::trees(&self.topology, &options)))
             }
-            Source::Rings | Source::Trees => return None,
+            Source::Rings | Source::Trees | Source::Made => return None,
             Source::FileRings => Channels::Rings(&self.given()?.as_ref().ok()?.0),
             Source::FileTrees => Channels::Trees(&self.given()?.as_ref().ok()?.1),
         })
@@ -194,8 +220,13 @@ impl Planning {
         if let Some(turned) = memory().get(&(algorithm, root)) {
             return *turned;
         }
-        let schedule =
-            self.channels_of(found.source, collective).and_then(|of| of.schedule(collective, root));
+        let schedule = match found.source {
+            Source::Made => {
+                let mut offers = synthesize::offers(&self.topology, collective, Rank(root)).into_iter();
+                offers.nth(found.number).map(|offer| offer.schedule)
+            }
+            source => self.channels_of(source, collective).and_then(|of| of.schedule(collective, root)),
+        };
         // The one from rank 0 is right for any root, along other links.
         let turned = schedule.and_then(proved).unwrap_or(algorithm);
         memory().insert((algorithm, root), turned);
