@@ -27,9 +27,10 @@ struct Arguments {
     #[arg(value_parser = planned::collective)]
     collective: Collective,
 
-    /// The machine: a profile such as dgx-h100:2 or torus:4x4, or a file of NCCL, hwloc, nvidia-smi topo -m or this program
+    /// The machine: a profile such as dgx-h100:2 or torus:4x4, or a file of NCCL, hwloc, nvidia-smi topo -m or this program; also
+    /// CONSORT_TOPOLOGY, or NCCL_TOPO_FILE
     #[arg(long, value_name = "NAME|FILE")]
-    topology: String,
+    topology: Option<String>,
 
     #[command(flatten)]
     reading: Reading,
@@ -51,7 +52,7 @@ struct Arguments {
 /// Runs the subcommand; its name is the first word.
 pub(crate) fn run(words: &[OsString]) -> Result<Exit, Failure> {
     let Some(arguments) = planned::parse::<Arguments>(words)? else { return Ok(Exit::Done) };
-    let Graph { topology, lacks } = arguments.reading.topology(arguments.topology.trim())?;
+    let Graph { topology, lacks } = arguments.reading.topology(arguments.source()?.trim())?;
     let began = Instant::now();
     let mut bound = arguments.bound(&topology)?;
     bound.exact &= lacks.is_empty();
@@ -69,6 +70,13 @@ pub(crate) fn run(words: &[OsString]) -> Result<Exit, Failure> {
 }
 
 impl Arguments {
+    /// What names the machine.
+    fn source(&self) -> Result<String, Failure> {
+        let variables = || ["CONSORT_TOPOLOGY", "NCCL_TOPO_FILE"].into_iter().find_map(planned::named);
+        let named = self.topology.clone().or_else(variables);
+        named.ok_or_else(|| Failure::usage("--topology, CONSORT_TOPOLOGY or NCCL_TOPO_FILE is missing"))
+    }
+
     fn bound(&self, topology: &Topology) -> Result<Bound, Failure> {
         let is_rooted = matches!(self.collective, Collective::Broadcast | Collective::Reduce);
         if self.root.is_some() && !is_rooted {
@@ -85,8 +93,8 @@ impl Arguments {
     }
 
     /// The machine's name, or what was asked for where it has none.
-    fn name<'a>(&'a self, topology: &'a Topology) -> &'a str {
-        if topology.name.is_empty() { &self.topology } else { &topology.name }
+    fn name(&self, topology: &Topology) -> String {
+        if topology.name.is_empty() { self.source().unwrap_or_default() } else { topology.name.clone() }
     }
 
     fn text(&self, topology: &Topology, bound: &Bound, seconds: f64) -> String {
@@ -138,7 +146,7 @@ mod tests {
 
     fn found(line: &str) -> Result<(String, Value), Failure> {
         let arguments = parsed(line)?;
-        let topology = arguments.reading.topology(&arguments.topology)?.topology;
+        let topology = arguments.reading.topology(&arguments.source()?)?.topology;
         let bound = arguments.bound(&topology)?;
         let json = serde_json::from_str(&arguments.json(&topology, &bound, 0.5)).expect("json");
         Ok((arguments.text(&topology, &bound, 0.5), json))

@@ -13,7 +13,7 @@ use consort::planning::probing::{Live, Management, Probe, Recorded};
 use consort::planning::{Topology, read_topology};
 
 use crate::failure::Failure;
-use crate::planned::refused;
+use crate::planned::{self, refused};
 
 /// Answers of NVML that belong to a captured tree.
 const ANSWERS: &str = "nvml.script";
@@ -132,6 +132,16 @@ impl Reading {
         if let Some(path) = &source.file {
             let (hardware, notes) = self.hardware(path)?;
             return Ok((hardware, notes.iter().map(Note::to_string).collect()));
+        }
+        if source.root.is_none()
+            && let Some(path) = planned::named("NCCL_TOPO_FILE")
+        {
+            let (hardware, notes) = self.hardware(Path::new(path.trim()))?;
+            let of_file = format!(
+                "the machine is that of NCCL_TOPO_FILE ({path}), as the library takes it; unset it to look at this one"
+            );
+            let notes = std::iter::once(of_file).chain(notes.iter().map(Note::to_string));
+            return Ok((hardware, notes.collect()));
         }
         let mut no_library = None;
         let probed = match &source.root {

@@ -142,6 +142,7 @@ fn port_words(hardware: &Hardware, id: NodeId, port: &Port) -> String {
         LinkLayer::Ethernet if port.guid.is_some() => "RoCE".to_owned(),
         LinkLayer::Ethernet => "Ethernet".to_owned(),
         LinkLayer::InfiniBand => "InfiniBand".to_owned(),
+        LinkLayer::Wireless => "Wi-Fi".to_owned(),
         LinkLayer::Unknown => "interface".to_owned(),
     });
     if port.virtual_device {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use consort::planning::hardware::{
-    Hardware, LinkKind, NodeId, NodeKind, PathKind, Paths, Rates, Titles, known_gpu,
+    Hardware, LinkKind, NodeId, NodeKind, PathKind, Paths, Rates, Titles, counted, known_gpu,
 };
 
 /// The most rows and columns of the table, and lines of the list.
@@ -75,7 +75,7 @@ impl<'a> Devices<'a> {
             let _ = writeln!(text, "  {}: {}", self.label(id), self.gpu(id).join(", "));
         }
         if self.gpus.len() > ENDS_MAX {
-            let _ = writeln!(text, "  and {} more GPUs", self.gpus.len() - ENDS_MAX);
+            let _ = writeln!(text, "  and {}", counted(self.gpus.len() - ENDS_MAX, "more GPU"));
         }
         text
     }

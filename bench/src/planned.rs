@@ -79,7 +79,7 @@ impl Machine {
 
     /// What a communicator on this machine would choose by.
     pub(crate) fn planning(&self) -> Result<Planning, Failure> {
-        let variable = || std::env::var("CONSORT_TOPOLOGY").ok().filter(|text| !text.trim().is_empty());
+        let variable = || named("CONSORT_TOPOLOGY");
         // A named number of ranks may be a part of what the variable describes.
         let name = match (&self.topology, self.ranks) {
             (Some(name), _) => Some(name.clone()),
@@ -89,7 +89,12 @@ impl Machine {
         let with = |options: Options, schedule| options.schedule(schedule).map_err(refused);
         let options = self.schedules()?.into_iter().try_fold(Options::default(), with)?;
         let Some(name) = name else {
-            let ranks = self.ranks.ok_or_else(|| Failure::usage("--ranks or --topology is missing"))?;
+            let ranks = match (self.ranks, named("NCCL_TOPO_FILE")) {
+                (Some(ranks), _) => ranks,
+                // As many as the host of the file has GPUs, or CPUs.
+                (None, Some(file)) => read_topology(file.trim()).map_err(refused)?.ranks(),
+                (None, None) => return Err(Failure::usage("--ranks or --topology is missing")),
+            };
             let cores = self.cores.unwrap_or_else(cores);
             return Planning::for_host(ranks, cores, &options).map_err(refused);
         };
@@ -100,6 +105,11 @@ impl Machine {
         let topology = topology.map_err(refused)?;
         Planning::for_topology(&topology, &options.topology(name)).map_err(refused)
     }
+}
+
+/// What a variable names, if it names something.
+pub(crate) fn named(variable: &str) -> Option<String> {
+    std::env::var(variable).ok().filter(|text| !text.trim().is_empty())
 }
 
 /// Cores of this host, as a communicator counts them.

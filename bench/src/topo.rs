@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
-use consort::planning::hardware::{Hardware, NodeId, Route, exchange};
+use consort::planning::hardware::{Hardware, NodeId, Route, counted, exchange};
 use consort::planning::{Collective, bounds, search};
 
 use crate::described::{Graph, Reading, Source};
@@ -27,7 +27,7 @@ const RINGS_FIRST: usize = 6;
 /// Says what is in a machine: its GPUs, network ports, NUMA domains and NVSwitches, the kinds of the paths between them in NCCL's words
 /// with their narrowest link, the algorithm bandwidth that no schedule can exceed, and what a person should look at.
 ///
-/// Without --file and --root it looks at this machine. Files are NCCL's topology (NCCL_TOPO_DUMP_FILE), hwloc's XML, the output of nvidia-smi topo -m, or a machine as text.
+/// Without --file and --root it looks at this machine, or at that of NCCL_TOPO_FILE. Files are NCCL's topology (NCCL_TOPO_DUMP_FILE), hwloc's XML, the output of nvidia-smi topo -m, or a machine as text.
 #[derive(Parser, Debug)]
 #[command(name = "collbench topo", bin_name = "collbench topo", max_term_width = 110)]
 struct Arguments {
@@ -130,8 +130,11 @@ impl Arguments {
         let summary = self.named(hardware).summary(self.reading.rates);
         let name = &summary.name;
         let mut text = format!(
-            "{name}: {} GPUs, {} network ports, {} NUMA domains, {} NVSwitches\n",
-            summary.gpus, summary.nics, summary.numa, summary.nvswitches
+            "{name}: {}, {}, {}, {}\n",
+            counted(summary.gpus, "GPU"),
+            counted(summary.nics, "network port"),
+            counted(summary.numa, "NUMA domain"),
+            counted(summary.nvswitches, "NVSwitch")
         );
         text += &inventory::text(hardware);
         let devices = Devices::of(hardware, self.reading.rates);
@@ -224,7 +227,7 @@ mod tests {
         let (arguments, hardware) = run("--wires fastest").expect("a machine");
         let text = arguments.text(&hardware);
         for part in [
-            "2 GPUs, 1 network ports, 1 NUMA domains, 0 NVSwitches",
+            "2 GPUs, 1 network port, 1 NUMA domain, 0 NVSwitches",
             "NVL 50",
             "PHB 31.5",
             "all_gather: 100.00 ",

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use consort_algorithms::hardware::{
-    Bridge, BusId, Gpu, Hardware, Lanes, LinkKind, NVIDIA, Nic, NodeId, NodeKind, Numa, Pci,
+    Bridge, BusId, GUESSED_PORTS, Gpu, Hardware, Lanes, LinkKind, NVIDIA, Nic, NodeId, NodeKind, Numa, Pci,
 };
 
 use super::cores::Numas;
@@ -91,7 +91,10 @@ impl<'a> Placer<'a> {
             .filter_map(|device| Some((device, kind(device, described)?)))
             .collect();
         let homes = self.homes(&wanted);
-        let ports = self.ports(&devices, &wanted);
+        let (ports, is_guessed) = self.ports(&devices, &wanted);
+        if is_guessed {
+            self.hardware.node_mut(self.host).extra.insert(GUESSED_PORTS.into(), "yes".into());
+        }
         let is_flat = self.is_flat(&wanted, &ports);
         let functions = devices.values().filter(|device| is_of_present(device));
         let functions = functions.filter_map(|device| Some((device.bus, device.physical?))).collect();
@@ -119,13 +122,14 @@ impl<'a> Placer<'a> {
         placed
     }
 
-    /// What each device above another is, and whether access control redirects what peers send.
+    /// What each device above another is, and whether access control redirects what peers send; and whether some of it is guessed, as this
+    /// process may not read it.
     fn ports(
         &self,
         devices: &BTreeMap<BusId, Device>,
         wanted: &[(&Device, Kind)],
-    ) -> BTreeMap<BusId, (PortKind, Option<bool>)> {
-        let mut ports = BTreeMap::new();
+    ) -> (BTreeMap<BusId, (PortKind, Option<bool>)>, bool) {
+        let (mut ports, mut is_guessed) = (BTreeMap::new(), false);
         for (at, bus) in wanted.iter().flat_map(|(device, _)| device.above.iter().enumerate()) {
             ports.entry(*bus).or_insert_with(|| {
                 let config =
@@ -136,10 +140,11 @@ impl<'a> Placer<'a> {
                     _ if at % 2 == 1 => PortKind::Up,
                     _ => PortKind::Down,
                 };
+                is_guessed |= config.port.is_none();
                 (config.port.unwrap_or(by_place), config.redirects)
             });
         }
-        ports
+        (ports, is_guessed)
     }
 
     /// Whether a virtual machine shows its devices without what joins them.

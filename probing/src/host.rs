@@ -93,11 +93,13 @@ pub(crate) fn host(tree: &Tree, cpu: &Cpu) -> Host {
     // A boot has one identity in all containers of a host, but for those that hide it.
     let boot = tree.text("proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = boot.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    let product = dmi("product_name").unwrap_or_default();
+    // `m7i.metal-24xl`: the whole machine, of the vendor of its virtual ones.
+    let is_metal = product.split('.').nth(1).is_some_and(|size| size.starts_with("metal"));
+    let by_vendor = ["QEMU", "Amazon EC2", "Google", "Xen", "VMware", "KVM", "OpenStack"];
     let is_virtual = cpu.hypervisor
         || tree.exists("sys/hypervisor/type")
-        || ["QEMU", "Amazon EC2", "Google", "Xen", "VMware", "KVM", "OpenStack"]
-            .iter()
-            .any(|known| vendor.contains(known))
+        || !is_metal && by_vendor.iter().any(|known| vendor.contains(known))
         // Hyper-V, whose guests on ARM say it nowhere else: the vendor makes laptops as well.
         || dmi("product_name").as_deref() == Some("Virtual Machine");
     Host {

@@ -153,10 +153,11 @@ impl Ports<'_> {
     /// Adds the ports that speak verbs; gives the interfaces that are names of them.
     fn verbs(&mut self, interfaces: &[Interface]) -> BTreeSet<String> {
         let mut named = BTreeSet::new();
+        let with_verbs: BTreeSet<BusId> =
+            self.tree.names(VERBS).iter().filter_map(|device| self.verbs_bus(device)).collect();
         for device in self.tree.names(VERBS) {
             let place = format!("{VERBS}/{device}");
-            let at = self.tree.resolve(&format!("{place}/device"));
-            let bus = at.as_deref().and_then(|path| self.near(path));
+            let bus = self.verbs_bus(&device);
             let path = self.tree.resolve(&place).unwrap_or_default();
             let is_virtual =
                 bus.is_none() && path.contains("/virtual/") || is_subfunction(&path) || self.shares_wire(bus);
@@ -175,7 +176,8 @@ impl Ports<'_> {
                 let own = beside.into_iter().filter(|interface| {
                     is_only || interface.port.is_none_or(|port| port.checked_add(1) == Some(number))
                 });
-                let own: Vec<String> = own.map(|interface| interface.name.clone()).collect();
+                let mut own: Vec<String> = own.map(|interface| interface.name.clone()).collect();
+                own.extend(self.aggregated(&own, bus, interfaces, &with_verbs));
                 let port = Port {
                     device: Some(device.clone()),
                     number: Some(number),
@@ -206,6 +208,37 @@ impl Ports<'_> {
             }
         }
         named
+    }
+
+    /// The PCI device of a device of verbs.
+    fn verbs_bus(&self, device: &str) -> Option<BusId> {
+        let at = self.tree.resolve(&format!("{VERBS}/{device}/device"));
+        at.as_deref().and_then(|path| self.near(path))
+    }
+
+    /// The bond that an interface is in.
+    fn bond(&self, interface: &str) -> Option<String> {
+        self.tree.target_name(&format!("{INTERFACES}/{interface}/master"))
+    }
+
+    /// The other interfaces that a port of verbs stands for besides its `own`: an adapter that joins its ports by itself (RoCE LAG) has one
+    /// device of verbs at its first function, for all interfaces of the bond that are on its functions.
+    fn aggregated(
+        &self,
+        own: &[String],
+        bus: Option<BusId>,
+        interfaces: &[Interface],
+        with_verbs: &BTreeSet<BusId>,
+    ) -> Vec<String> {
+        let bonds: BTreeSet<String> = own.iter().filter_map(|name| self.bond(name)).collect();
+        let Some(bus) = bus.filter(|_| !bonds.is_empty()) else { return Vec::new() };
+        let is_beside = |other: BusId| BusId { function: bus.function, ..other } == bus && other != bus;
+        let others = interfaces.iter().filter(|interface| {
+            !interface.is_virtual
+                && interface.bus.is_some_and(|other| is_beside(other) && !with_verbs.contains(&other))
+                && self.bond(&interface.name).is_some_and(|bond| bonds.contains(&bond))
+        });
+        others.map(|interface| interface.name.clone()).collect()
     }
 
     /// `9a70:5000:03ae:6d94`.
@@ -278,7 +311,10 @@ impl Ports<'_> {
             (Some("down" | "lowerlayerdown" | "notpresent"), _) => PortState::Down,
             _ => PortState::Unknown,
         };
+        let is_wireless =
+            ["wireless", "phy80211"].iter().any(|of| self.tree.exists(&format!("{place}/{of}")));
         let layer = match self.tree.number::<u32>(&format!("{place}/type")) {
+            _ if is_wireless => LinkLayer::Wireless,
             Some(1) => LinkLayer::Ethernet,
             Some(32) => LinkLayer::InfiniBand,
             _ => LinkLayer::Unknown,

@@ -4,7 +4,7 @@
 //! a machine that is not the job's. Absent: reading (`settings`), and what the planner makes of a machine.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use consort_algorithms::hardware::exchange::{Graphs, nccl_graph_xml, nccl_topology_xml};
 use consort_algorithms::hardware::{Hardware, Rates, Wires};
@@ -16,11 +16,25 @@ use consort_control::bootstrap::Member;
 use consort_settings::notice::{inform, warn};
 use consort_settings::options::{self, Exchanged, Settings};
 
-/// This host as this process sees it.
-fn machine() -> Hardware {
-    let live = Live::open(None).ok();
-    let library = live.as_ref().map(|live| live as &dyn Management);
-    library.into_iter().fold(Probe::below(Path::new("/")), Probe::with).run().hardware
+/// This host as this process sees it: looked at once, as all ranks of a process see the same.
+fn machine() -> Arc<Hardware> {
+    static SEEN: OnceLock<Arc<Hardware>> = OnceLock::new();
+    let look = || {
+        let live = Live::open(None).ok();
+        let library = live.as_ref().map(|live| live as &dyn Management);
+        Arc::new(library.into_iter().fold(Probe::below(Path::new("/")), Probe::with).run().hardware)
+    };
+    SEEN.get_or_init(look).clone()
+}
+
+/// The same as text for the other ranks of the host; empty where it has no GPU.
+fn view() -> Arc<Vec<u8>> {
+    static SAID: OnceLock<Arc<Vec<u8>>> = OnceLock::new();
+    let text = || {
+        let seen = Some(machine()).filter(|seen| !seen.gpus().is_empty());
+        seen.map(|seen| Hardware::clone(&seen).into_view().to_string().into_bytes())
+    };
+    SAID.get_or_init(|| Arc::new(text().unwrap_or_default())).clone()
 }
 
 /// The rings through all GPUs of a host that carry most.
@@ -37,12 +51,8 @@ fn graphs(known: &Hardware) -> Result<Graphs, String> {
 
 /// What a rank says of its host when it joins: the machine of its file, or that of a probe for ranks that use devices.
 pub(super) fn hardware(settings: &Settings) -> Arc<Vec<u8>> {
-    let of_file = settings.exchanged.machine.as_ref().map(|text| text.as_bytes().to_vec());
-    let probed = || {
-        let seen = settings.devices.then(machine).filter(|seen| !seen.gpus().is_empty());
-        seen.map(|hardware| hardware.into_view().to_string().into_bytes())
-    };
-    let known = of_file.or_else(probed).unwrap_or_default();
+    let of_file = settings.exchanged.machine.as_ref().map(|text| Arc::new(text.as_bytes().to_vec()));
+    let known = of_file.or_else(|| settings.devices.then(view)).unwrap_or_default();
     if known.len() > options::MACHINE_BYTES_MAX {
         // What ranks cannot send, none of them plans by.
         inform(&format!(
@@ -51,7 +61,7 @@ pub(super) fn hardware(settings: &Settings) -> Arc<Vec<u8>> {
         ));
         return Arc::default();
     }
-    Arc::new(known)
+    known
 }
 
 /// When a rank has joined: says what of the files was not of use, once for the job, and writes those that are wanted of this rank.
@@ -77,7 +87,7 @@ pub(super) fn joined(rank: u32, member: &Member, settings: &Settings, planning: 
         _ => None,
     };
     let (machine_dump, graphs_dump) = (is_mine(&exchanged.machine_dump), is_mine(&exchanged.graphs_dump));
-    if rank > 0 && machine_dump.is_none() && graphs_dump.is_none() {
+    if machine_dump.is_none() && graphs_dump.is_none() {
         return;
     }
     // Of very many hosts none is in the table.
@@ -85,7 +95,7 @@ pub(super) fn joined(rank: u32, member: &Member, settings: &Settings, planning: 
         exchanged.machine.as_ref().map(|text| text.as_bytes()).filter(|_| member.hardware.is_empty());
     let known = match of_file.unwrap_or(&member.hardware) {
         [] => Some(machine()),
-        text => options::machine(text).ok(),
+        text => options::machine(text).ok().map(Arc::new),
     };
     if let Some(path) = machine_dump {
         let text = known.as_ref().ok_or_else(|| "what its rank said of its host cannot be read".to_owned());
@@ -96,7 +106,9 @@ pub(super) fn joined(rank: u32, member: &Member, settings: &Settings, planning: 
         );
     }
     if let Some(path) = graphs_dump {
-        let searched = || known.as_ref().map_or_else(|| Err("nothing is known of this host".into()), graphs);
+        let searched = || {
+            known.as_ref().map_or_else(|| Err("nothing is known of this host".into()), |known| graphs(known))
+        };
         let graphs = exchanged.graphs.as_deref().cloned().map_or_else(searched, Ok);
         write("NCCL_GRAPH_DUMP_FILE", &path, graphs.map(|graphs| nccl_graph_xml(&graphs)));
     }

@@ -161,8 +161,12 @@ impl Planning {
             return Err(Error::invalid("0 ranks or cores", "ask for at least 1"));
         }
         let settings = Settings::resolve(options)?;
-        let graphs = Graphs { channels: settings.exchanged.graphs_mark(), ..Graphs::default() };
-        Ok(Self::new(Machine { graphs, ..Machine::of_one_host(ranks, cores) }, &settings))
+        let known = settings.exchanged.machine.as_ref().map(|text| Graphs::of_one_host(text, ranks));
+        let channels = settings.exchanged.graphs_mark();
+        let graphs = Graphs { channels, ..known.unwrap_or_default() };
+        let planning = Self::new(Machine { graphs, ..Machine::of_one_host(ranks, cores) }, &settings);
+        planning.complain();
+        Ok(planning)
     }
 
     /// A plan for the ranks of a machine that need not exist.
@@ -182,7 +186,19 @@ impl Planning {
             host_of: boxes_of(topology),
             ..Machine::of_one_host(topology.ranks(), topology.ranks())
         };
-        Ok(Self::new(machine, &settings))
+        let planning = Self::new(machine, &settings);
+        planning.complain();
+        Ok(planning)
+    }
+
+    /// Says what of files is of no use to a plan without a communicator, as joining does for one.
+    fn complain(&self) {
+        if let Some((why, _)) = self.misfit() {
+            consort_settings::notice::warn(&format!("{why}; the plan goes on without it"));
+        }
+        if let Some(why) = self.channels_misfit() {
+            consort_settings::notice::warn(&format!("NCCL_GRAPH_FILE: {why}; the plan goes on without it"));
+        }
     }
 
     /// What tuning tables are compared with, for example

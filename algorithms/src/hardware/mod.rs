@@ -33,7 +33,7 @@ pub use compose::{Network, NoNetwork};
 pub use drawing::Route;
 pub use identity::{AMD, BusId, CpuSet, NVIDIA, NoBusId, NoCpuSet, Pci};
 pub use known::{KnownGpu, known_gpu};
-pub use merge::{MergeFault, PROBED, UNSEEN_LINKS, merge, unseen_link};
+pub use merge::{GUESSED_PORTS, MergeFault, PROBED, UNSEEN_LINKS, merge, unseen_link};
 pub use model::{
     Bridge, Cores, Gpu, GpuDirect, Hardware, Host, Iommu, Lanes, Link, LinkId, LinkKind, LinkLayer, Nic,
     Node, NodeId, NodeKind, Numa, Port, PortState, Processor,
@@ -43,5 +43,5 @@ pub use rank_graph::{NoRankGraph, RankGraph, Wires};
 pub use rates::{LOCAL_BYTES_S, Rates, nvlink_generation};
 pub use select::is_virtual_name;
 pub use summary::{Summary, SummaryLink};
-pub use titles::Titles;
+pub use titles::{Titles, counted};
 pub use warnings::Warning;

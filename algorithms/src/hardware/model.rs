@@ -179,6 +179,8 @@ pub enum LinkLayer {
     Ethernet,
     /// InfiniBand.
     InfiniBand,
+    /// Wi-Fi.
+    Wireless,
 }
 
 /// A port of a network adapter.

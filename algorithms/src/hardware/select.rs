@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Gpu, Hardware, NodeId, NodeKind, Port, PortState};
+use super::{Gpu, Hardware, LinkLayer, NodeId, NodeKind, Port, PortState};
 
 /// The slowest port that a plan may use is faster than this, in megabits a second: ports of 1 Gb/s are for management.
 const MANAGEMENT_MBIT_S: u64 = 1000;
@@ -105,10 +105,12 @@ impl Hardware {
         of_hosts.into_values().flatten().collect()
     }
 
-    /// Whether a plan may use a port: it is hardware, not down, and faster than 1 Gb/s or of unknown speed.
+    /// Whether a plan may use a port: it is hardware, not down, and faster than 1 Gb/s or of unknown speed. Wi-Fi has no speed of its own and
+    /// is never meant.
     pub fn is_usable(port: &Port) -> bool {
         let is_slow = port.speed_mbit_s.is_some_and(|speed| speed <= MANAGEMENT_MBIT_S);
-        !port.is_virtual() && !is_slow && port.state != PortState::Down
+        let is_wire = port.layer != LinkLayer::Wireless;
+        is_wire && !port.is_virtual() && !is_slow && port.state != PortState::Down
     }
 
     /// The distinct ports that a plan may use, in the order of the nodes. A port is the same as another of its host with the

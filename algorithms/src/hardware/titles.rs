@@ -7,6 +7,15 @@ use std::collections::BTreeMap;
 
 use super::{Hardware, NodeId, NodeKind, Port};
 
+/// `1 GPU`, `8 GPUs`, `2 NVSwitches`.
+pub fn counted(number: usize, one: &str) -> String {
+    match number {
+        1 => format!("1 {one}"),
+        _ if one.ends_with("ch") => format!("{number} {one}es"),
+        _ => format!("{number} {one}s"),
+    }
+}
+
 /// The numbers of GPUs and adapters, each on its host.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Titles {

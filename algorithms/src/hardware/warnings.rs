@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::summary::gigabytes;
-use super::titles::Titles;
+use super::titles::{Titles, counted};
 use super::{Bridge, Hardware, Lanes, LinkKind, NodeId, NodeKind, PortState, Rates, known_gpu};
 
 /// More are of no use to a person.
@@ -109,7 +109,9 @@ impl Hardware {
         };
         let mut warnings: Vec<Warning> = order.iter().take(WARNINGS_MAX).map(warning).collect();
         if order.len() > WARNINGS_MAX {
-            let text = format!("there are {} more warnings like these", order.len() - WARNINGS_MAX);
+            let more = order.len() - WARNINGS_MAX;
+            let are = if more == 1 { "is" } else { "are" };
+            let text = format!("there {are} {} like these", counted(more, "more warning"));
             warnings.push(Warning { nodes: Vec::new(), text });
         }
         warnings
@@ -234,8 +236,10 @@ impl Hardware {
             }
         }
         if ports > 0 && self.network_ends().is_empty() {
+            let which =
+                if ports == 1 { "the only one is".into() } else { format!("of {ports} listed all are") };
             let subject = format!(
-                "no port can be used for data between hosts: of {ports} listed all are virtual, down, or of 1 Gb/s"
+                "no port can be used for data between hosts: {which} virtual, down, wireless, or of 1 Gb/s"
             );
             found.general(None, subject, String::new());
         }
@@ -316,7 +320,11 @@ impl Hardware {
         }
         for ((host, gpu), count) in &counts {
             if let Some(most) = most.get(host).filter(|most| count < most) {
-                found.about(self, *gpu, format!(" has {count} NVLinks, its siblings {most}"));
+                found.about(
+                    self,
+                    *gpu,
+                    format!(" has {}, its siblings {most}", counted(*count as usize, "NVLink")),
+                );
             }
         }
     }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use consort_algorithms::hardware::exchange::{self, BYTES_MAX, Content, Graphs};
-use consort_algorithms::hardware::{Hardware, NodeId, NodeKind, Rates, Wires};
+use consort_algorithms::hardware::{Hardware, NodeId, NodeKind, Rates, Wires, counted};
 use consort_algorithms::topology::{self, Topology};
 
 use super::digest;
@@ -170,7 +170,7 @@ pub fn graph_for(text: &str, ranks: u32, devices: bool) -> std::result::Result<T
             return Ok(topology);
         }
         return Err(Misfit::new(
-            format!("it has {has} ranks, and the job has {ranks}"),
+            format!("it has {}, and the job has {ranks}", counted(has as usize, "rank")),
             "name a topology of as many ranks, or none",
         ));
     }
@@ -181,7 +181,11 @@ pub fn graph_for(text: &str, ranks: u32, devices: bool) -> std::result::Result<T
     }
     if gpus > 0 && (devices || hardware.hosts().len() > 1 || cpus(&hardware).is_empty()) {
         return Err(Misfit::new(
-            format!("it has {gpus} GPUs, and the job has {ranks} ranks"),
+            format!(
+                "it has {}, and the job has {}",
+                counted(gpus as usize, "GPU"),
+                counted(ranks as usize, "rank")
+            ),
             "name the machine that has the job's GPUs and no others, or none",
         ));
     }
@@ -381,7 +385,7 @@ mod tests {
         assert_eq!(read_topology(&file.name()).expect("a graph").ranks(), 8);
         assert_eq!(graph_for("topology t\nrank a box=0\n", 1, false).expect("a graph").ranks(), 1);
         let misfit = graph_for("topology t\nrank a box=0\n", 2, false).expect_err("another number");
-        assert!(misfit.to_string().contains("it has 1 ranks, and the job has 2"), "{misfit}");
+        assert!(misfit.to_string().contains("it has 1 rank, and the job has 2"), "{misfit}");
     }
 
     #[test]

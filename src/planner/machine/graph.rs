@@ -6,10 +6,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use consort_algorithms::hardware::{BusId, Hardware, Network, NodeId, PathKind, Paths, Rates, Wires};
+use consort_algorithms::hardware::{
+    BusId, Hardware, Network, NodeId, PathKind, Paths, Rates, Wires, counted,
+};
 
 use consort_control::bootstrap::Member;
-use consort_settings::options::{Misfit, cpu_graph, machine};
+use consort_settings::options::{Misfit, cpu_graph, gpu_graph, machine};
 
 /// The graphs of a communicator's ranks, as text; none where nothing is known, or what is known is not their machine.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
@@ -84,6 +86,35 @@ impl Graphs {
             Graphs { host, misfit, ..nothing }
         } else {
             nothing
+        }
+    }
+}
+
+impl Graphs {
+    /// Of ranks on one host with this machine, without a job: as many as they are on its CPUs, and on its GPUs where there are as many.
+    pub(crate) fn of_one_host(text: &str, ranks: u32) -> Self {
+        let hardware = match machine(text.as_bytes()) {
+            Ok(hardware) => hardware,
+            Err(misfit) => return Graphs { misfit: Some(misfit.to_string()), ..Graphs::default() },
+        };
+        let gpus = hardware.gpus();
+        let host = cpu_graph(&hardware, ranks).map(|graph| graph.to_string());
+        let devices = match gpus.len() as u32 == ranks {
+            true => gpu_graph(&hardware).map(|graph| graph.to_string()).ok(),
+            false => None,
+        };
+        let number = |gpu: &NodeId| hardware.gpu(*gpu).and_then(|gpu| gpu.index).map(u64::from);
+        let numbers = devices.as_ref().and_then(|_| gpus.iter().map(number).collect()).unwrap_or_default();
+        let (host, misfit) = match host {
+            Ok(host) => (Some(host), None),
+            Err(misfit) => (None, devices.is_none().then(|| misfit.to_string())),
+        };
+        Graphs {
+            host: host.map(Arc::from),
+            devices: devices.map(Arc::from),
+            numbers,
+            misfit,
+            ..Graphs::default()
         }
     }
 }
@@ -180,13 +211,13 @@ fn gpus_of(machine: &Hardware, members: &[&Member], ranks: &[usize]) -> Result<V
         return ranks.iter().zip(said).map(at).collect();
     }
     if gpus.len() != ranks.len() {
-        let (gpus, ranks) = (gpus.len(), ranks.len());
-        let (have, are) = if ranks == 1 { ("1 rank", "is") } else { (&*format!("{ranks} ranks"), "are") };
+        let are = if ranks.len() == 1 { "is" } else { "are" };
         return Err(Misfit {
             reason: format!(
-                "the machine {:?} has {gpus} {}, and {have} of the job {are} on it",
+                "the machine {:?} has {}, and {} of the job {are} on it",
                 machine.name,
-                if gpus == 1 { "GPU" } else { "GPUs" }
+                counted(gpus.len(), "GPU"),
+                counted(ranks.len(), "rank"),
             ),
             remedy: "name the machine that has the job's GPUs and no others (NCCL_TOPO_FILE), or none".into(),
         });

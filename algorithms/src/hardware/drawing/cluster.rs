@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::bars::{self, Bars, Named};
-use super::painter::{Line, Look, Painter, box_height, counted, line_height};
-use crate::hardware::{LinkId, LinkKind, NodeId, NodeKind};
+use super::painter::{Line, Look, Painter, box_height, line_height};
+use crate::hardware::{LinkId, LinkKind, NodeId, NodeKind, counted};
 
 /// As many boxes are drawn whatever they are.
 const ALL_MAX: usize = 8;

@@ -358,6 +358,7 @@ pub(super) fn port_speed(hardware: &Hardware, id: NodeId) -> String {
     let NodeKind::Port(port) = &hardware.node(id).kind else { return String::new() };
     let layer = match port.layer {
         LinkLayer::InfiniBand => " IB",
+        LinkLayer::Wireless => " Wi-Fi",
         LinkLayer::Ethernet | LinkLayer::Unknown => "",
     };
     match (port.state, port.speed_mbit_s) {

@@ -13,9 +13,9 @@ mod routes;
 mod tree;
 mod wires;
 
-use super::{Hardware, Node, NodeId, NodeKind, Rates, Warning};
+use super::{Hardware, Node, NodeId, NodeKind, Rates, Warning, counted};
 use crate::export::text_width;
-use painter::{Painter, counted};
+use painter::Painter;
 
 /// The most kinds of hosts that are drawn in detail, and the most warnings in the list.
 const KINDS_MAX: usize = 4;

@@ -88,15 +88,6 @@ pub(super) fn fitted(text: &str, size: f64, is_bold: bool, width: f64) -> String
     short
 }
 
-/// `1 GPU`, `8 GPUs`, `2 NVSwitches`.
-pub(super) fn counted(number: usize, one: &str) -> String {
-    match number {
-        1 => format!("1 {one}"),
-        _ if one.ends_with("ch") => format!("{number} {one}es"),
-        _ => format!("{number} {one}s"),
-    }
-}
-
 /// A sheet under way.
 pub(super) struct Painter<'a> {
     pub(super) hardware: &'a Hardware,

@@ -188,6 +188,7 @@ fn put_port(line: &mut Line, port: &Port) {
             LinkLayer::Unknown => None,
             LinkLayer::Ethernet => Some("ethernet"),
             LinkLayer::InfiniBand => Some("infiniband"),
+            LinkLayer::Wireless => Some("wireless"),
         },
     );
     line.put("virtual", port.virtual_device.then_some("yes"));
@@ -429,7 +430,11 @@ fn kind(word: &str, fields: &mut Fields<'_>) -> Result<NodeKind, String> {
                 fields,
                 "layer",
                 LinkLayer::Unknown,
-                &[("ethernet", LinkLayer::Ethernet), ("infiniband", LinkLayer::InfiniBand)],
+                &[
+                    ("ethernet", LinkLayer::Ethernet),
+                    ("infiniband", LinkLayer::InfiniBand),
+                    ("wireless", LinkLayer::Wireless),
+                ],
             )?,
             virtual_device: yes(fields, "virtual")?,
         }),

@@ -20,7 +20,15 @@ pub const UNSEEN_LINKS: &str = "probe.nvlinks_unseen";
 /// What a host has under this key says that it is what one process sees by itself.
 pub const PROBED: &str = "probe.view";
 
+/// What a host has under this key says that its process may not read what the devices above others are: where it puts switches is a guess.
+pub const GUESSED_PORTS: &str = "probe.ports_guessed";
+
 impl Hardware {
+    /// Whether the place of its switches is a guess.
+    fn is_guessed(&self) -> bool {
+        self.hosts().iter().any(|id| self.node(*id).extra.contains_key(GUESSED_PORTS))
+    }
+
     /// A machine as a process sees it, for the other processes of its host: without what is of the process alone.
     pub fn into_view(mut self) -> Hardware {
         for id in self.hosts() {
@@ -153,7 +161,13 @@ type LinkKey = (Key, Key, &'static str);
 /// [`MergeFault`].
 pub fn merge(sources: &[Hardware]) -> Result<Hardware, MergeFault> {
     let mut merger = Merger::default();
-    for (hardware, source) in sources.iter().zip(0..) {
+    // What is known comes before what is guessed, and stays.
+    let (guessed, known): (Vec<_>, Vec<_>) = sources.iter().zip(0..).partition(|(of, _)| of.is_guessed());
+    for (hardware, source) in known {
+        merger.add(hardware, source)?;
+    }
+    merger.known = merger.nodes.keys().cloned().collect();
+    for (hardware, source) in guessed {
         merger.add(hardware, source)?;
     }
     if sources.is_empty() {
@@ -174,6 +188,8 @@ struct Merger {
     indices: BTreeMap<Key, BTreeSet<Option<u32>>>,
     /// Addresses by identities of GPUs.
     uuids: BTreeMap<String, BusId>,
+    /// The nodes of sources that guess nothing.
+    known: BTreeSet<Key>,
 }
 
 impl Merger {
@@ -233,7 +249,7 @@ impl Merger {
         {
             // A place that says nothing gives way to one that does.
             let is_better = |one: &Key, other: &Key| says(one) > says(other);
-            if is_better(&before.0, from) {
+            if is_better(&before.0, from) || self.known.contains(to) && hardware.is_guessed() {
                 return Ok(());
             }
             if !is_better(from, &before.0) {
@@ -268,6 +284,9 @@ impl Merger {
             self.nodes.remove(&Key::NoNuma);
             self.links.retain(|(from, to, _), _| *from != Key::NoNuma && *to != Key::NoNuma);
         }
+        if !self.known.is_empty() {
+            self.drop_guesses();
+        }
         // The same for adapters whose ports have another by now.
         let with_ports: BTreeSet<Key> = self.links.keys().map(|(from, ..)| from.clone()).collect();
         let is_left = |key: &Key| is_adapter_without_place(key) && !with_ports.contains(key);
@@ -299,6 +318,22 @@ impl Merger {
         hardware.name_nodes();
         hardware.check().map_err(MergeFault::Senseless)?;
         Ok(hardware)
+    }
+
+    /// Leaves out switches that a guess puts where nothing is below them, as what is known says otherwise.
+    fn drop_guesses(&mut self) {
+        if let Some(host) = self.nodes.get_mut(&Key::Host) {
+            host.extra.remove(GUESSED_PORTS);
+        }
+        loop {
+            let above: BTreeSet<&Key> = self.links.keys().map(|(from, ..)| from).collect();
+            let is_empty = |key: &&Key| {
+                matches!(key, Key::Bridge(_)) && !self.known.contains(key) && !above.contains(key)
+            };
+            let Some(key) = self.nodes.keys().find(is_empty).cloned() else { return };
+            self.nodes.remove(&key);
+            self.links.retain(|(from, to, _), _| *from != key && *to != key);
+        }
     }
 
     /// Whether the numbers of GPUs can stay: each source has the same for one GPU, and no two GPUs have one number. In containers

@@ -90,7 +90,7 @@ fn ports_that_are_down_or_far_are_named() {
     assert_eq!(with(management), [""; 0]);
     assert_eq!(
         alone,
-        ["no port can be used for data between hosts: of 1 listed all are virtual, down, or of 1 Gb/s"]
+        ["no port can be used for data between hosts: the only one is virtual, down, wireless, or of 1 Gb/s"]
     );
 }
 

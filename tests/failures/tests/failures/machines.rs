@@ -102,5 +102,5 @@ fn what_cannot_be_written_or_does_not_fit_is_a_warning_and_the_job_goes_on() {
     }
     std::fs::write(&other, "topology t\nrank a box=0\n").expect("a file");
     let output = run(&[("CONSORT_TOPOLOGY", &other)]);
-    assert!(output.contains("CONSORT_TOPOLOGY is not the machine of this job: it has 1 ranks"), "{output}");
+    assert!(output.contains("CONSORT_TOPOLOGY is not the machine of this job: it has 1 rank,"), "{output}");
 }
