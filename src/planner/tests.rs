@@ -3,6 +3,7 @@
 mod domains;
 mod hosts;
 mod measured;
+mod searched;
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,7 @@
 //! Adapters that are divided: virtual functions, parts of them, and the ends of both in the adapter's own switch.
 
-use consort_algorithms::hardware::Hardware;
+use consort_algorithms::hardware::exchange::read_hardware;
+use consort_algorithms::hardware::{Hardware, LinkLayer};
 use consort_testing::machines::{self, Tree};
 
 use crate::support::{notes, port, probe};
@@ -124,4 +125,47 @@ fn parts_and_their_ends_in_the_switch_of_an_adapter_are_no_ports() {
     assert_eq!(usable(&hardware), 1, "{hardware}");
     assert_eq!(hardware.node(port(&hardware, "mlx5_0").0).extra["probe.interface"], "ens1f0np0");
     assert!(port(&hardware, "mlx5_9").1.virtual_device);
+}
+
+#[test]
+fn ports_that_an_adapter_joins_by_itself_are_one() {
+    let mut tree = adapter(false);
+    let second = "0000:61:00.1";
+    for (file, text) in
+        [("class", "0x020000"), ("vendor", "0x15b3"), ("device", "0x101d"), ("numa_node", "0")]
+    {
+        tree.put(format!("{PARENT}/{second}/{file}"), text);
+    }
+    tree.link(format!("sys/bus/pci/devices/{second}"), format!("../../../../{PARENT}/{second}"));
+    interface(&mut tree, PHYSICAL, "ens1f0np0");
+    interface(&mut tree, second, "ens1f1np1");
+    let apart = usable(&probe(&tree).hardware);
+    verbs(&mut tree, PHYSICAL, "mlx5_bond_0");
+    assert_eq!((apart, usable(&probe(&tree).hardware)), (2, 2), "without a bond each is a port");
+    for (bus, name) in [(PHYSICAL, "ens1f0np0"), (second, "ens1f1np1")] {
+        tree.link(format!("{PARENT}/{bus}/net/{name}/master"), "../../../../../virtual/net/bond0");
+    }
+    let hardware = probe(&tree).hardware;
+    assert_eq!(usable(&hardware), 1, "{hardware}");
+    let (id, _) = port(&hardware, "mlx5_bond_0");
+    assert_eq!(hardware.node(id).extra["probe.interface"], "ens1f0np0,ens1f1np1");
+    // A second device of verbs means that the adapter has not joined them.
+    verbs(&mut tree, second, "mlx5_1");
+    assert_eq!(usable(&probe(&tree).hardware), 2);
+}
+
+#[test]
+fn an_interface_of_wifi_is_no_wire() {
+    let mut tree = adapter(false);
+    interface(&mut tree, PHYSICAL, "wlp97s0");
+    let speed = format!("{PARENT}/{PHYSICAL}/net/wlp97s0/speed");
+    // The kernel has no speed of it.
+    tree.entries.remove(&speed);
+    assert_eq!(usable(&probe(&tree).hardware), 1);
+    tree.link(format!("{PARENT}/{PHYSICAL}/net/wlp97s0/phy80211"), "../../ieee80211/phy0");
+    let hardware = probe(&tree).hardware;
+    assert_eq!(usable(&hardware), 0, "{hardware}");
+    assert_eq!(port(&hardware, "wlp97s0").1.layer, LinkLayer::Wireless);
+    let again: Hardware = read_hardware(hardware.to_string().as_bytes()).expect("its own text").0;
+    assert_eq!(again, hardware);
 }

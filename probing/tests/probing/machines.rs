@@ -315,3 +315,18 @@ fn a_guest_on_arm_says_what_it_is_by_its_product() {
     tree.put("sys/class/dmi/id/product_name", "Virtual Machine");
     assert_eq!(is_virtual(&tree), Some(true));
 }
+
+#[test]
+fn a_whole_machine_of_a_cloud_is_not_virtual() {
+    let is_virtual = |product: &str| {
+        let mut tree = consort_testing::machines::tree("dgx-h100");
+        tree.put("sys/class/dmi/id/sys_vendor", "Amazon EC2");
+        tree.put("sys/class/dmi/id/product_name", product);
+        match &crate::support::probe(&tree).hardware.node(consort_algorithms::hardware::NodeId(0)).kind {
+            NodeKind::Host(host) => host.is_virtual,
+            _ => panic!("the first node is the host"),
+        }
+    };
+    assert_eq!([is_virtual("c5.metal"), is_virtual("m7i.metal-24xl")], [Some(false); 2]);
+    assert_eq!([is_virtual("p5.48xlarge"), is_virtual("metal")], [Some(true); 2]);
+}

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use consort_algorithms::hardware::{Hardware, LinkKind, MergeFault, NodeKind, UNSEEN_LINKS, merge};
 use consort_testing::Random;
-use consort_testing::machines::{ANSWERS, Tree, tree};
+use consort_testing::machines::{ANSWERS, Entry, Tree, tree};
 
 use crate::support::{joined, machine, probe};
 
@@ -187,4 +187,31 @@ fn a_link_that_goes_down_while_processes_look_is_down() {
     let ends = (same(from).expect("a GPU"), same(to).expect("a GPU"));
     assert_eq!(joined(&merged, ends.0, ends.1), [LinkKind::NvLink { generation: Some(2), count: 1 }]);
     assert_eq!(merge(&[later, one]), Ok(merged));
+}
+
+#[test]
+fn what_a_process_may_not_read_gives_way_to_what_another_reads() {
+    // A bridge that is no switch of PCI Express, as the configuration of its port says.
+    let bridge = "0000:3b:00.0";
+    let mut tree = tree("troubled");
+    let config = format!("{bridge}/config");
+    for (path, entry) in &mut tree.entries {
+        let Entry::File(bytes) = entry else { continue };
+        if path.ends_with(&config) {
+            let at = usize::from(bytes[0x34]);
+            bytes[at + 2] = bytes[at + 2] & 0x0f | 7 << 4;
+        }
+    }
+    let knows = probe(&tree).hardware;
+    tree.entries.retain(|path, _| !path.ends_with("/config"));
+    let guesses = probe(&tree).hardware;
+    let has_bridge = |hardware: &Hardware| {
+        let bus = |node: &consort_algorithms::hardware::Node| node.kind.pci().and_then(|pci| pci.bus);
+        hardware.nodes().iter().any(|node| bus(node).is_some_and(|bus| bus.to_string() == bridge))
+    };
+    assert!(has_bridge(&guesses) && !has_bridge(&knows), "{knows}");
+    let merged = merge(&[guesses.clone(), knows.clone()]).expect("one machine");
+    assert_eq!(merged, merge(&[knows.clone(), guesses.clone()]).expect("one machine"));
+    assert_eq!(merged, merge(&[knows]).expect("one machine"));
+    assert!(merge(&[guesses.clone(), guesses]).is_ok_and(|merged| has_bridge(&merged)));
 }

@@ -69,7 +69,12 @@ const OURS: [Ours; 30] = [
         "by size",
         "staging slot, a power of two from 16 KiB to 512 KiB; equal on all ranks",
     ),
-    variable("CONSORT_ALGO", "all", "which algorithms may be chosen; equal on all ranks"),
+    variable(
+        "CONSORT_ALGO",
+        "all",
+        "which algorithms may be chosen; found-rings, found-trees, file-rings and file-trees are those of the machine and of \
+         NCCL_GRAPH_FILE; equal on all ranks",
+    ),
     variable(
         "CONSORT_DETERMINISM",
         "run",
