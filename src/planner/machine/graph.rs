@@ -125,7 +125,11 @@ fn of_devices(
     members: &[&Member],
     host_of: &[u32],
 ) -> Result<(String, Vec<u64>), Misfit> {
-    let mut gpus: Vec<Option<NodeId>> = vec![None; members.len()];
+    let on = |host: u32| (0..members.len()).filter(move |rank| host_of[*rank] == host);
+    let mut places: Vec<Vec<usize>> = Vec::new();
+    for (machine, host) in machines.iter().zip(0..) {
+        places.push(gpus_of(machine, members, &on(host).collect::<Vec<_>>())?);
+    }
     let composed = match machines {
         [one] => (*one).clone(),
         several => Hardware::compose(several, Network::Rail).map_err(|error| Misfit {
@@ -134,15 +138,22 @@ fn of_devices(
         })?,
     };
     // All GPUs come host by host; ranks may not.
-    let (all, mut before) = (composed.gpus(), 0);
-    for (machine, host) in machines.iter().zip(0..) {
-        let here: Vec<usize> = (0..members.len()).filter(|rank| host_of[*rank] == host).collect();
-        let of_ranks = gpus_of(machine, members, &here)?;
-        for (rank, at) in here.into_iter().zip(of_ranks) {
-            gpus[rank] = all.get(before + at).copied();
-        }
-        before += machine.gpus().len();
+    let all = composed.gpus();
+    let counts = machines.iter().map(|machine| machine.gpus().len());
+    if all.len() != counts.clone().sum::<usize>() {
+        return Err(Misfit {
+            reason: "some hosts describe their GPUs, and others only list devices of that class".into(),
+            remedy: "describe the GPUs of each host".into(),
+        });
     }
+    let (mut gpus, mut before) = (vec![None; members.len()], 0);
+    for ((places, count), host) in places.into_iter().zip(counts).zip(0..) {
+        for (rank, at) in on(host).zip(places) {
+            gpus[rank] = Some(all[before + at]);
+        }
+        before += count;
+    }
+    // Each rank is on one of the hosts.
     let gpus: Vec<NodeId> = gpus.into_iter().flatten().collect();
     let graph = composed
         .rank_graph(&gpus, Rates::DataSheet, Wires::All)
@@ -177,7 +188,11 @@ pub(crate) fn way(
         let (other, of_other) = gpu(to)?;
         let composed = Hardware::compose(&[&one, &other], Network::Rail).ok()?;
         let gpus = composed.gpus();
-        let ends = (*gpus.get(at(&of_one, from)?)?, *gpus.get(one.gpus().len() + at(&of_other, to)?)?);
+        let before = one.gpus().len();
+        if gpus.len() != before + other.gpus().len() {
+            return None;
+        }
+        let ends = (*gpus.get(at(&of_one, from)?)?, *gpus.get(before + at(&of_other, to)?)?);
         (composed, ends)
     };
     let path = Paths::new(&composed, Rates::DataSheet).between(gpus.0, gpus.1);
