@@ -4,6 +4,7 @@
 //! from settings that were compared when they joined), and a choice is a pure function of it, so every rank
 //! chooses the same. Prices are virtual time. Absent: plans, links, calls under way.
 
+mod alone;
 mod exclusion;
 mod graph;
 mod near;
@@ -23,8 +24,7 @@ use super::carriers::{Carrier, Way};
 use super::choice::is_streamed;
 use super::devices;
 use super::explain::{Candidate, Explanation, Origin};
-use super::machine::graph::Graphs;
-use super::machine::{Machine, boxes_of, even_boxes};
+use super::machine::{Machine, even_boxes};
 use super::selector::{eligible, least};
 use consort_settings::options::{Determinism, Preferences, TuningLine, digest, graph_for};
 use consort_settings::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, Settings, TransportChoice};
@@ -152,55 +152,6 @@ impl Planning {
         planning
     }
 
-    /// A plan for `ranks` ranks on one host of `cores` cores, without a communicator.
-    ///
-    /// # Errors
-    /// As joining with these options.
-    pub fn for_host(ranks: u32, cores: u32, options: &crate::Options) -> Result<Self> {
-        if ranks == 0 || cores == 0 {
-            return Err(Error::invalid("0 ranks or cores", "ask for at least 1"));
-        }
-        let settings = Settings::resolve(options)?;
-        let known = settings.exchanged.machine.as_ref().map(|text| Graphs::of_one_host(text, ranks));
-        let channels = settings.exchanged.graphs_mark();
-        let graphs = Graphs { channels, ..known.unwrap_or_default() };
-        let planning = Self::new(Machine { graphs, ..Machine::of_one_host(ranks, cores) }, &settings);
-        planning.complain();
-        Ok(planning)
-    }
-
-    /// A plan for the ranks of a machine that need not exist.
-    ///
-    /// # Errors
-    /// As joining with these options.
-    pub fn for_topology(topology: &Topology, options: &crate::Options) -> Result<Self> {
-        let mut settings = Settings::resolve(options)?;
-        settings.preferences.topology = Some(topology.to_string().into());
-        let machine = Machine {
-            ranks: topology.ranks(),
-            hosts: topology.boxes().len() as u32,
-            // The profile of that name is of hosts with sockets between them.
-            sockets: topology.name.starts_with("tcp:"),
-            per_box: even_boxes(topology),
-            graphs: Graphs { channels: settings.exchanged.graphs_mark(), ..Graphs::default() },
-            host_of: boxes_of(topology),
-            ..Machine::of_one_host(topology.ranks(), topology.ranks())
-        };
-        let planning = Self::new(machine, &settings);
-        planning.complain();
-        Ok(planning)
-    }
-
-    /// Says what of files is of no use to a plan without a communicator, as joining does for one.
-    fn complain(&self) {
-        if let Some((why, _)) = self.misfit() {
-            consort_settings::notice::warn(&format!("{why}; the plan goes on without it"));
-        }
-        if let Some(why) = self.channels_misfit() {
-            consort_settings::notice::warn(&format!("NCCL_GRAPH_FILE: {why}; the plan goes on without it"));
-        }
-    }
-
     /// What tuning tables are compared with, for example
     /// `hosts=1 per_host=1 cores=2 transport=auto channels=1x1`; on a host with domains `per_domain=4` in place of
     /// `per_host`.
@@ -259,7 +210,8 @@ impl Planning {
         if allowed.is_empty() { Err(self.impossible(collective, &all)) } else { Ok(allowed) }
     }
 
-    /// The algorithms of the catalogue, of imported schedules and of what was found on the machine, that are defined for `collective` and worth a price.
+    /// The algorithms of the catalogue, of imported schedules and of what was found on the machine, that are defined for `collective` and
+    /// worth a price.
     pub(super) fn all(&self, collective: Collective) -> Vec<Algorithm> {
         let ranks = self.ranks_of(collective);
         let mut all = catalogue::candidates(collective, ranks, &self.shape);

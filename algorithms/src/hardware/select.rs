@@ -105,8 +105,8 @@ impl Hardware {
         of_hosts.into_values().flatten().collect()
     }
 
-    /// Whether a plan may use a port: it is hardware, not down, and faster than 1 Gb/s or of unknown speed. Wi-Fi has no speed of its own and
-    /// is never meant.
+    /// Whether a plan may use a port: it is hardware, not down, and faster than 1 Gb/s or of unknown speed. Wi-Fi, which
+    /// has no speed of its own, is never meant.
     pub fn is_usable(port: &Port) -> bool {
         let is_slow = port.speed_mbit_s.is_some_and(|speed| speed <= MANAGEMENT_MBIT_S);
         let is_wire = port.layer != LinkLayer::Wireless;

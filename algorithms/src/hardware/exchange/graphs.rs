@@ -47,8 +47,8 @@ pub struct ChannelGpu {
     pub rank: Option<u32>,
 }
 
-/// A channel: for a ring the GPUs in their order, for a tree the order of its chain, the first at the NIC. Channels that differ in
-/// their lines alone are equal.
+/// A channel: for a ring the GPUs in their order, for a tree the order of its chain, the first at the NIC. Channels that
+/// differ in their lines alone are equal.
 #[derive(Clone, Eq, Debug, Default)]
 pub struct Channel {
     /// Where it is in its file.

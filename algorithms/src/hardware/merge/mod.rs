@@ -20,7 +20,8 @@ pub const UNSEEN_LINKS: &str = "probe.nvlinks_unseen";
 /// What a host has under this key says that it is what one process sees by itself.
 pub const PROBED: &str = "probe.view";
 
-/// What a host has under this key says that its process may not read what the devices above others are: where it puts switches is a guess.
+/// What a host has under this key says that its process may not read what the devices above others are: where it puts
+/// switches is a guess.
 pub const GUESSED_PORTS: &str = "probe.ports_guessed";
 
 impl Hardware {
