@@ -162,7 +162,7 @@ fn an_interface_of_wifi_is_no_wire() {
     // The kernel has no speed of it.
     tree.entries.remove(&speed);
     assert_eq!(usable(&probe(&tree).hardware), 1);
-    tree.link(format!("{PARENT}/{PHYSICAL}/net/wlp97s0/phy80211"), "../../ieee80211/phy0");
+    tree.put(format!("{PARENT}/{PHYSICAL}/net/wlp97s0/wireless/status"), "0000");
     let hardware = probe(&tree).hardware;
     assert_eq!(usable(&hardware), 0, "{hardware}");
     assert_eq!(port(&hardware, "wlp97s0").1.layer, LinkLayer::Wireless);

@@ -349,9 +349,15 @@ mod tests {
             ring += &format!("link n0 g{gpu} pcie generation=4 width=16\n");
         }
         for gpu in 0..7 {
-            ring += &format!("link g{gpu} g{} nvlink bytes_s={}000000000\n", gpu + 1, gpu + 1);
+            ring += &format!(
+                "link g{gpu} g{} nvlink generation=3 count=1 bytes_s={}000000000\n",
+                gpu + 1,
+                gpu + 1
+            );
         }
         ring += "link h0 n0 local\n";
+        ring += "nic c0 on=h0 bus=0000:3e:00.0\nport p0 on=h0 device=mlx5_0 number=1 speed_mbit_s=200000 state=up\n";
+        ring += "link n0 c0 pcie generation=4 width=16\nlink c0 p0 local\n";
         let ring = Arc::new(ring.into_bytes());
         // Five of eight, backwards, on two hosts whose ranks alternate.
         let two = placed(&ring, &[(0, 22), (1, 17), (0, 21), (1, 16), (0, 18)]);

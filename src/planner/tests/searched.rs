@@ -156,7 +156,7 @@ fn a_job_on_some_of_its_hosts_gpus_has_the_graph_of_these() {
         text += &format!("link n0 g{gpu} pcie generation=4 width=16\n");
     }
     for gpu in 1..4 {
-        text += &format!("link g0 g{gpu} nvlink bytes_s={gpu}00000000000\n");
+        text += &format!("link g0 g{gpu} nvlink generation=3 count=1 bytes_s={gpu}00000000000\n");
     }
     let path = std::env::temp_dir().join(format!("consort-machine-{}", std::process::id()));
     std::fs::write(&path, text).expect("a file");
