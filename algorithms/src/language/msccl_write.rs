@@ -198,7 +198,7 @@ impl<'a> Gpu<'a> {
                 }).collect();
                 let own = after.pop().unwrap_or_else(|| "depid=\"-1\" deps=\"-1\"".into());
                 for (empty, after) in after.iter().enumerate() {
-                    let number = at - step.after.len() + 1 + empty;
+                    let number = at + 1 + empty - step.after.len();
                     let _ = writeln!(
                         text,
                         "      <step s=\"{number}\" type=\"nop\" srcbuf=\"i\" srcoff=\"-1\" dstbuf=\"o\" dstoff=\"-1\" \

@@ -228,7 +228,12 @@ pub fn read(text: &str, options: &LowerOptions) -> Result<Read, ReadError> {
             None => text.place.error(1, reason, CORRECT),
         }
     };
-    let trace = threads::run(reader.shape, &reader.threads).map_err(at)?;
+    // Many plans name a switch that none of their operations uses.
+    let steps = reader.threads.iter().flatten();
+    let of_act = |act: &Act| matches!(act, Act::Move { target, .. } if target.rank >= reader.shape.ranks);
+    let switches = if steps.flat_map(|step| &step.acts).any(of_act) { reader.shape.switches } else { 0 };
+    let shape = Shape { switches, ..reader.shape };
+    let trace = threads::run(shape, &reader.threads).map_err(at)?;
     let schedule = proved(name_of(&plan.name), &trace, options).map_err(at)?;
     let range = Range { least: plan.min_message_size, most: plan.max_message_size.unwrap_or(u64::MAX) };
     Ok(Read { schedule, range })

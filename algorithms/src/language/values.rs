@@ -275,6 +275,7 @@ impl Run<'_> {
         let mut events = self.trace.events.clone();
         let mut orders: BTreeMap<u32, (u32, u64)> = BTreeMap::new();
         let mut differ = None;
+        let mut deliveries = Vec::new();
         for rank in (0..ranks).filter(|rank| collective.has_output(Rank(*rank))) {
             for index in 0..partition.output_chunks(collective, ranks) {
                 let cell = Cell { rank, buffer: Buffer::Output, index };
@@ -305,14 +306,56 @@ impl Run<'_> {
                 if place != Place::Output(Chunk(index)) {
                     let channel = writer.map_or(0, |writer| self.trace.moves[writer].channel);
                     let (from, target) = (Rank(rank), Place::Output(Chunk(index)));
-                    let placed =
+                    let delivery =
                         Placed { channel, from, to: from, source: place, target, fold: None, own_first: false };
-                    events.extend([Event::Read(self.result.len()), Event::Write(self.result.len())]);
-                    self.result.push(Some((placed, (value.first, None))));
+                    deliveries.push((delivery, value.first, writer.is_none()));
                 }
             }
         }
-        let (moves, firsts) = self.result.into_iter().flatten().unzip();
+        let (mut moves, mut firsts): (Vec<Placed>, Vec<_>) = self.result.into_iter().flatten().unzip();
+        let mut readers = readers(&moves, &deliveries);
+        let mut ahead = Vec::new();
+        for (mut delivery, first, is_own) in deliveries {
+            let both = [Event::Read(moves.len()), Event::Write(moves.len())];
+            let own = readers.remove(&(delivery.from, delivery.source)).filter(|_| is_own).unwrap_or_default();
+            let channels: BTreeSet<u16> = own.iter().map(|reader| moves[*reader].channel).collect();
+            delivery.channel = channels.first().copied().unwrap_or(delivery.channel);
+            if channels.len() > 1 {
+                // Channels know nothing of each other where they touch input and output; they do where they read what
+                // one of them has written.
+                for reader in own {
+                    let Placed { from, to, source, fold, .. } = &mut moves[reader];
+                    if (*from, *source) == (delivery.from, delivery.source) {
+                        *source = delivery.target;
+                    }
+                    if (*to, *fold) == (delivery.from, Some(delivery.source)) {
+                        *fold = Some(delivery.target);
+                    }
+                }
+                ahead.extend(both);
+            } else {
+                events.extend(both);
+            }
+            moves.push(delivery);
+            firsts.push((first, None));
+        }
+        let events = [ahead, events].concat();
         Ok(Resolved { moves, events, firsts, differ, scratch: self.scratch })
     }
+}
+
+/// Who reads the inputs that deliveries bring to the outputs.
+fn readers(moves: &[Placed], deliveries: &[(Placed, u32, bool)]) -> BTreeMap<(Rank, Place), Vec<usize>> {
+    let mut readers: BTreeMap<(Rank, Place), Vec<usize>> = BTreeMap::new();
+    for (delivery, ..) in deliveries.iter().filter(|(.., is_own)| *is_own) {
+        readers.insert((delivery.from, delivery.source), Vec::new());
+    }
+    for (index, Placed { from, to, source, fold, .. }) in moves.iter().enumerate() {
+        for (rank, place) in [Some((*from, *source)), fold.map(|fold| (*to, fold))].into_iter().flatten() {
+            if let Some(known) = readers.get_mut(&(rank, place)) {
+                known.push(index);
+            }
+        }
+    }
+    readers
 }

@@ -89,10 +89,11 @@ fn what_is_wrong_names_its_step_and_line() {
     let (line, text) = changed(EXCHANGE, &step("rrcs", "0"), &step("rrcs", "1"));
     let error = xml_fault(&text);
     assert_eq!((error.line, error.reason.as_str()), (Some(line), "step 1 of threadblock 0 of GPU 0 folds chunk 0 with chunk 1"));
-    // A step is missing: its message is never sent.
+    // The first send of rank 1 is missing: rank 0 takes the next for it, and then waits in vain.
     let (_, text) = changed(EXCHANGE, "      <step s=\"0\" type=\"s\" srcbuf=\"i\" srcoff=\"0\"", "      <other");
     let error = xml_fault(&text);
-    assert!(error.reason.starts_with("step 1 of threadblock 0 of GPU 0 waits for ever"), "{error}");
+    assert!(error.reason.starts_with("step 2 of threadblock 0 of GPU 0 waits for ever"), "{error}");
+    assert_eq!(error.line, Some(6));
     // The last receive is missing.
     let (line, _) = changed(EXCHANGE, &step("rrcs", "1"), "");
     let (_, text) = changed(EXCHANGE, "      <step s=\"2\" type=\"r\" srcbuf=\"i\" srcoff=\"1\"", "      <other");
@@ -124,7 +125,7 @@ fn what_is_no_algorithm_says_so() {
         ("coll=\"allreduce\"", "coll=\"custom\"", "is no collective of this library"),
         ("ngpus=\"2\"", "ngpus=\"3\"", "there are 2 GPUs, and ngpus is 3"),
         ("ngpus=\"2\"", "ngpus=\"x\"", "is no number that fits"),
-        ("<gpu id=\"1\"", "<gpu id=\"0\"", "there are two GPUs 0"),
+        ("<gpu id=\"1\"", "<gpu id=\"0\"", "is no other GPU"),
         ("send=\"1\"", "send=\"0\"", "is no other GPU"),
         ("send=\"1\"", "send=\"-1\"", "has no send peer"),
         ("type=\"s\"", "type=\"x\"", "which MSCCL does not have"),
