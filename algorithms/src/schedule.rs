@@ -8,7 +8,7 @@
 use crate::{Channel, Chunk, Collective, Partition, Rank};
 
 /// The place of a chunk on a rank.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Place {
     /// In the caller's input; never written.
     Input(Chunk),

@@ -79,7 +79,11 @@ pub fn read(text: &str, options: &LowerOptions) -> Result<Read, ReadError> {
                 let label = labels[origin as usize];
                 place.error(label.line, format!("{} {reason}", label.text()), CORRECT)
             }
-            None => place.error(line(&place, root), reason, CORRECT),
+            None => {
+                let id = |gpu: &Node<'_, '_>| attribute(&place, *gpu, "id").ok().flatten();
+                let gpu = elements(root, "gpu").find(|gpu| fault.rank.is_some() && id(gpu) == fault.rank);
+                place.error(line(&place, gpu.unwrap_or(root)), reason, CORRECT)
+            }
         }
     };
     let trace = threads::run(file.shape, &threads).map_err(at)?;

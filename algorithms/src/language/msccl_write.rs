@@ -65,7 +65,7 @@ struct Gpu<'a> {
     schedule: &'a Schedule,
     rank: Rank,
     blocks: BTreeMap<Key, Vec<Step>>,
-    touched: BTreeMap<(u8, u32), Touched>,
+    touched: BTreeMap<Place, Touched>,
     scratch: BTreeMap<u32, u32>,
 }
 
@@ -137,12 +137,12 @@ impl<'a> Gpu<'a> {
         let inputs = |place: Place| self.input_of(place);
         let of_writes = writes.map(|place| [Some(place), inputs(place)]);
         for place in reads {
-            let touched = self.touched.entry(number(*place)).or_default();
+            let touched = self.touched.entry(*place).or_default();
             touched.write.into_iter().for_each(&mut wait);
             touched.reads.push(step);
         }
         for place in of_writes.into_iter().flatten().flatten() {
-            let touched = self.touched.entry(number(place)).or_default();
+            let touched = self.touched.entry(place).or_default();
             touched.write.into_iter().chain(touched.reads.iter().copied()).for_each(&mut wait);
             if Some(place) == writes {
                 *touched = Touched { write: Some(step), reads: Vec::new() };
@@ -224,13 +224,5 @@ impl<'a> Gpu<'a> {
             Place::Output(chunk) => ('o', chunk.0),
             Place::Scratch(chunk) => ('s', self.scratch[&chunk.0]),
         }
-    }
-}
-
-fn number(place: Place) -> (u8, u32) {
-    match place {
-        Place::Input(chunk) => (0, chunk.0),
-        Place::Output(chunk) => (1, chunk.0),
-        Place::Scratch(chunk) => (2, chunk.0),
     }
 }

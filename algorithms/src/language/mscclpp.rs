@@ -63,6 +63,8 @@ struct Channel {
     channel_type: String,
     #[serde(default)]
     connected_to: Vec<u32>,
+    /// Older plans have another name for it.
+    #[serde(alias = "buff")]
     buffer_type: Option<String>,
     #[serde(default)]
     rank_groups: Vec<Group>,
@@ -225,7 +227,10 @@ pub fn read(text: &str, options: &LowerOptions) -> Result<Read, ReadError> {
                 let label = &labels[origin as usize];
                 text.place.error(label.line, format!("{} {reason}", label.text()), CORRECT)
             }
-            None => text.place.error(1, reason, CORRECT),
+            None => {
+                let gpu = fault.rank.and_then(|rank| gpus.get(rank as usize));
+                text.place.error(gpu.map_or(1, |(part, _)| text.line(part)), reason, CORRECT)
+            }
         }
     };
     // Many plans name a switch that none of their operations uses.

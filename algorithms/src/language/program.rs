@@ -155,6 +155,7 @@ impl Program {
         let origin = inner.statements.len();
         inner.statements.push(location);
         let target = inner.trace.shape.canonical(target);
+        let stays = fold.is_none() && target == from.cell;
         for value in [Some(from), fold].into_iter().flatten() {
             let current = inner.versions.get(&value.cell).copied().unwrap_or(0);
             if !std::ptr::eq(value.program, self) {
@@ -166,7 +167,7 @@ impl Program {
         }
         inner.trace.at_once(origin as u32, from.channel, from.cell, target, fold.map(|value| value.cell));
         let version = inner.versions.entry(target).or_default();
-        *version += 1;
+        *version += u32::from(!stays);
         *version
     }
 

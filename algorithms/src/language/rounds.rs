@@ -57,10 +57,10 @@ type Edge = (usize, usize, u32);
 
 fn edges(shape: &Shape, resolved: &Resolved, apart: u32) -> Vec<Edge> {
     let Resolved { moves, events, .. } = resolved;
-    let mut histories: BTreeMap<(Rank, Key), History> = BTreeMap::new();
+    let mut histories: BTreeMap<(Rank, Place), History> = BTreeMap::new();
     let mut edges = Vec::new();
     let read = |histories: &mut BTreeMap<_, History>, edges: &mut Vec<Edge>, rank, place, by, sends| {
-        let history = histories.entry((rank, key(place))).or_default();
+        let history = histories.entry((rank, place)).or_default();
         edges.extend(history.writer.filter(|writer| *writer != by).map(|writer| (writer, by, 1)));
         history.readers.push((by, sends));
     };
@@ -80,7 +80,7 @@ fn edges(shape: &Shape, resolved: &Resolved, apart: u32) -> Vec<Edge> {
                 let stays = from == to && fold.is_none() && input == Some(source);
                 let touched = [Some(target), input.filter(|_| !stays)];
                 for place in touched.into_iter().flatten() {
-                    let history = histories.entry((to, key(place))).or_default();
+                    let history = histories.entry((to, place)).or_default();
                     let readers = history.readers.iter().filter(|(reader, _)| *reader != by);
                     edges.extend(readers.map(|(reader, sends)| (*reader, by, if *sends { apart } else { 1 })));
                     edges.extend(history.writer.filter(|writer| *writer != by).map(|writer| (writer, by, 1)));
@@ -92,16 +92,6 @@ fn edges(shape: &Shape, resolved: &Resolved, apart: u32) -> Vec<Edge> {
         }
     }
     edges
-}
-
-type Key = (u8, u32);
-
-fn key(place: Place) -> Key {
-    match place {
-        Place::Input(chunk) => (0, chunk.0),
-        Place::Output(chunk) => (1, chunk.0),
-        Place::Scratch(chunk) => (2, chunk.0),
-    }
 }
 
 /// The input that is the same memory as an output in place.

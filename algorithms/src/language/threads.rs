@@ -333,5 +333,5 @@ fn is_before((thread, step, _): Touch, clock: &Clock) -> bool {
 
 fn unordered(by: Touch, other: Touch, cell: Cell, does: &str, did: &str) -> Fault {
     let reason = format!("{does} {cell}, and nothing orders it after the {did} by");
-    Fault { origin: Some(by.2), reason, other: Some(other.2) }
+    Fault { other: Some(other.2), ..Fault::at(by.2, reason) }
 }

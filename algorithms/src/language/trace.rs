@@ -169,6 +169,8 @@ impl Trace {
 pub(super) struct Fault {
     /// The origin of the move that shows it, where one does.
     pub(super) origin: Option<u32>,
+    /// The rank that it concerns, where there is no move.
+    pub(super) rank: Option<u32>,
     /// What is wrong, as what the origin does.
     pub(super) reason: String,
     /// The origin whose name ends the reason.
@@ -177,11 +179,11 @@ pub(super) struct Fault {
 
 impl Fault {
     pub(super) fn at(origin: u32, reason: impl Into<String>) -> Self {
-        Fault { origin: Some(origin), reason: reason.into(), other: None }
+        Fault { origin: Some(origin), ..Fault::of_whole(reason) }
     }
 
     pub(super) fn of_whole(reason: impl Into<String>) -> Self {
-        Fault { origin: None, reason: reason.into(), other: None }
+        Fault { origin: None, rank: None, reason: reason.into(), other: None }
     }
 
     /// The reason with the other's name.

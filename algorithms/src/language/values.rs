@@ -281,10 +281,13 @@ impl Run<'_> {
                 let cell = Cell { rank, buffer: Buffer::Output, index };
                 let (source, chunk) = expected(collective, partition.parts, rank, index);
                 let Some((value, place, writer)) = self.holds(cell) else {
-                    return Err(Fault::of_whole(format!("nothing writes {cell}")));
+                    return Err(Fault { rank: Some(rank), ..Fault::of_whole(format!("nothing writes {cell}")) });
                 };
                 let origin = writer.map(|writer| self.trace.moves[writer].origin);
-                let wrong = |reason: String| Err(Fault { origin, reason, other: None });
+                let wrong = |reason: String| match origin {
+                    Some(origin) => Err(Fault::at(origin, reason)),
+                    None => Err(Fault { rank: Some(rank), ..Fault::of_whole(format!("nothing writes {cell}")) }),
+                };
                 let from = source.unwrap_or(0);
                 if value.chunk != chunk || !value.has(from) || (source.is_some() && value.contributors().count() > 1)
                 {

@@ -152,6 +152,7 @@ const FLOORS: [(&str, &[&str]); 15] = [
             "topology",
             "bounds",
             "hardware",
+            "language",
             "search",
             "simulate",
             "comparison",

@@ -2,9 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use consort_algorithms::Collective;
 use consort_algorithms::language::{self, Read};
 
-use super::{SLOTS, runs, survives};
+use consort_algorithms::lower_all;
+
+use super::{SLOTS, survives};
+use crate::common::execute;
 
 /// The files below a folder, or none, aloud.
 pub(super) fn files(folder: &str) -> Vec<PathBuf> {
@@ -28,7 +32,10 @@ fn files_of_others_mean_what_their_programs_do() {
         if schedule.switches > 0 {
             continue;
         }
-        runs(&schedule);
+        let plans = lower_all(&schedule, &SLOTS).expect("it is lowered");
+        for in_place in [false, schedule.collective != Collective::AllToAll] {
+            execute(&plans, in_place, 1, 7).unwrap_or_else(|fault| panic!("{}: {fault}", path.display()));
+        }
         survives(&schedule, range);
     }
 }

@@ -7,6 +7,7 @@ mod fork;
 mod groups;
 mod hygiene;
 mod imported;
+mod language;
 mod launchers;
 mod listeners;
 mod mapped;
