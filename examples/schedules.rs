@@ -21,8 +21,8 @@ fn all_pairs(ranks: u32) -> Result<Schedule, ProgramError> {
     program.schedule("example.all-pairs")
 }
 
-/// All-reduce of boxes of four: a reduce-scatter in each box, an all-reduce of each part between the boxes along a chain, and
-/// an all-gather in each box. Two instances run side by side on channels of their own.
+/// All-reduce of boxes of four: a reduce-scatter in each box, an all-reduce of each part between the boxes along a
+/// chain, and an all-gather in each box. Two instances run side by side on channels of their own.
 fn hierarchical(boxes: u32) -> Result<Schedule, ProgramError> {
     const BOX: u32 = 4;
     let program = Program::new(Collective::AllReduce, boxes * BOX).parts(BOX).instances(2);
@@ -49,8 +49,8 @@ fn hierarchical(boxes: u32) -> Result<Schedule, ProgramError> {
     program.schedule("example.hierarchical")
 }
 
-/// All-to-all of two boxes: what is for the other box goes through the rank of the same number there, so that each pair of
-/// such ranks exchanges one message a destination over its own rail.
+/// All-to-all of two boxes: what is for the other box goes through the rank of the same number there, so that each
+/// pair of such ranks exchanges one message a destination over its own rail.
 fn by_rails(in_box: u32) -> Result<Schedule, ProgramError> {
     let ranks = 2 * in_box;
     let program = Program::new(Collective::AllToAll, ranks);

@@ -28,8 +28,8 @@ pub use consort_algorithms::synthesize;
 pub use consort_algorithms::topology::{self, Topology};
 pub use consort_algorithms::workload;
 pub use consort_algorithms::{
-    Channel, Chunk, Collective, Cost, LowerOptions, Partition, Place, Plan, Proof, Rank, Refusal, Round, Schedule,
-    Transfer, lower, lower_all, verify,
+    Channel, Chunk, Collective, Cost, LowerOptions, Partition, Place, Plan, Proof, Rank, Refusal, Round,
+    Schedule, Transfer, lower, lower_all, verify,
 };
 pub use consort_probing as probing;
 

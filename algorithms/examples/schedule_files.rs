@@ -1,5 +1,5 @@
-//! Reads files of schedules (MSCCL's XML, MSCCL++'s plans), proves them, and prints what they are, how fast that went, and
-//! whether their XML form means the same.
+//! Reads files of schedules (MSCCL's XML, MSCCL++'s plans), proves them, and prints what they are, how fast that
+//! went, and whether their XML form means the same.
 //!
 //! `cargo run -p consort-algorithms --example schedule_files -- FILE...`
 
@@ -11,7 +11,8 @@ const SLOTS: LowerOptions = LowerOptions { slots: 4 };
 fn main() {
     for path in std::env::args().skip(1) {
         let text = std::fs::read(&path).map_err(|error| error.to_string());
-        let said = text.and_then(|bytes| describe(&bytes)).unwrap_or_else(|error| format!("refused: {error}"));
+        let said =
+            text.and_then(|bytes| describe(&bytes)).unwrap_or_else(|error| format!("refused: {error}"));
         println!("{path}: {said}");
     }
 }

@@ -1,8 +1,8 @@
 //! Schedules that a program hands to a communicator that exists.
 //!
-//! Invariant: the settings of a communicator are fixed for its life, as choices and compiled operations follow from them. So
-//! the ranks compare what they register, and go on with a communicator of the same ranks that has it. Absent: what a
-//! schedule is (`Options::schedule`, `planning::language`).
+//! Invariant: the settings of a communicator are fixed for its life, as choices and compiled operations follow from
+//! them. So the ranks compare what they register, and go on with a communicator of the same ranks that has it.
+//! Absent: what a schedule is (`Options::schedule`, `planning::language`).
 
 use consort_algorithms::Schedule;
 use consort_algorithms::catalogue::{Algorithm, Imported};
@@ -15,9 +15,9 @@ use super::Communicator;
 use crate::Rank;
 
 impl Communicator {
-    /// Makes a schedule a candidate for its collective, as [`Options::schedule`](crate::Options::schedule) does when a
-    /// communicator is made. All ranks call it, with equal schedules. From then on the planner chooses it where its price is
-    /// the lowest, and the algorithm that is returned names it for
+    /// Makes a schedule a candidate for its collective, as [`Options::schedule`](crate::Options::schedule) does when
+    /// a communicator is made. All ranks call it, with equal schedules. From then on the planner chooses it where its
+    /// price is the lowest, and the algorithm that is returned names it for
     /// [`with_algorithm`](Communicator::with_algorithm). Connections are made anew.
     ///
     /// ```
@@ -45,9 +45,9 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] where the verifier refuses the schedule, where it is for another number of ranks or its
-    /// name has another meaning; [`Error::Mismatch`] on all ranks where one of them registers another schedule or refuses its
-    /// own, with the ranks. The communicator stays as it was then. Otherwise as every collective.
+    /// [`Error::InvalidArgument`] where the verifier refuses the schedule, where it is for another number of ranks or
+    /// its name has another meaning; [`Error::Mismatch`] on all ranks where one of them registers another schedule or
+    /// refuses its own, with the ranks. The communicator stays as it was then. Otherwise as every collective.
     pub fn register_schedule(&mut self, schedule: Schedule) -> Result<Algorithm> {
         let mine = self.import(schedule);
         // Two words: the call that names a machine says three, so that they differ.

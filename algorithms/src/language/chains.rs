@@ -1,7 +1,7 @@
 //! Local folds in the order of ranks.
 //!
-//! Programs of GPUs let every rank of an all-reduce begin with its own contribution; the bits of their results then differ
-//! from rank to rank. Here all ranks must have the same bits.
+//! Programs of GPUs let every rank of an all-reduce begin with its own contribution; the bits of their results then
+//! differ from rank to rank. Here all ranks must have the same bits.
 //!
 //! Invariant: only runs of folds into one cell of one rank change, whose operands stay as they are meanwhile; the value
 //! and who sends what to whom stay. Absent: runs that go through several ranks.
@@ -64,8 +64,7 @@ fn find(trace: &Trace) -> Vec<Vec<usize>> {
             let operand = |index: &usize| trace.moves[*index].source == touched;
             (*cell == touched || (written && chain.iter().any(operand))).then_some(*cell)
         };
-        let ended: Vec<Cell> =
-            if written { open.iter().filter_map(ends).collect() } else { vec![touched] };
+        let ended: Vec<Cell> = if written { open.iter().filter_map(ends).collect() } else { vec![touched] };
         found.extend(ended.iter().filter_map(|cell| open.remove(cell)).filter(|chain| chain.len() > 1));
     };
     for event in &trace.events {
@@ -104,7 +103,8 @@ fn operands(
     };
     operands.extend(chain.iter().map(source));
     operands.sort();
-    let origins = chain.iter().map(|index| (trace.moves[*index].origin, trace.moves[*index].channel)).collect();
+    let origins =
+        chain.iter().map(|index| (trace.moves[*index].origin, trace.moves[*index].channel)).collect();
     (origins, operands.into_iter().map(|(_, cell)| cell).collect())
 }
 

@@ -1,13 +1,13 @@
 //! Schedules that people write, and those of others' files.
 //!
-//! [`Program`] is a language: chunks are values, which copies and folds move between ranks. [`msccl`] reads and writes the
-//! XML of MSCCL, [`mscclpp`] reads the execution plans of MSCCL++. All of them come to one list of moves ([`trace`]), which
-//! is run with symbolic values, placed into rounds and proved.
+//! [`Program`] is a language: chunks are values, which copies and folds move between ranks. [`msccl`] reads and
+//! writes the XML of MSCCL, [`mscclpp`] reads the execution plans of MSCCL++. All of them come to one list of moves
+//! ([`trace`]), which is run with symbolic values, placed into rounds and proved.
 //!
-//! Invariant: what leaves this module as a [`Schedule`] was proved by the verifier, or, over switches in forms that have no
-//! plans, by the symbolic run; what is refused names the statement, or
-//! the step and its line. Any text is read in bounded memory and without panics. Absent: files, and which communicator uses
-//! what (see `Options::schedule`).
+//! Invariant: what leaves this module as a [`Schedule`] was proved by the verifier, or, over switches in forms that
+//! have no plans, by the symbolic run; what is refused names the statement, or the step and its line. Any text is
+//! read in bounded memory and without panics. Absent: files, and which communicator uses what (see
+//! `Options::schedule`).
 
 mod chains;
 pub mod msccl;
@@ -102,11 +102,14 @@ fn prove(schedule: &Schedule, options: &LowerOptions) -> Result<(), String> {
     if schedule.switches == 0 {
         return catalogue::prove(schedule, options).map(|_| ());
     }
-    let plans: Result<Vec<Plan>, _> = (0..schedule.ranks).map(|rank| lower_switch(schedule, Rank(rank))).collect();
+    let plans: Result<Vec<Plan>, _> =
+        (0..schedule.ranks).map(|rank| lower_switch(schedule, Rank(rank))).collect();
     match plans {
         Ok(plans) => verify(&plans).map(|_| ()).map_err(|refusal| refusal.to_string()),
         // There are no plans of other forms over switches. The symbolic run has shown that the values are right.
-        Err(LowerError::NotOfGroup { .. } | LowerError::NotMulticast { .. } | LowerError::Switches { .. }) => Ok(()),
+        Err(
+            LowerError::NotOfGroup { .. } | LowerError::NotMulticast { .. } | LowerError::Switches { .. },
+        ) => Ok(()),
         Err(other) => Err(other.to_string()),
     }
 }

@@ -1,11 +1,12 @@
 //! Algorithms of MSCCL, as XML.
 //!
-//! A file has for each GPU some threadblocks, each with at most one peer to send to and one to receive from, on one channel.
-//! Their steps run in order; a step may wait for one of another threadblock of its GPU. Messages of a pair of GPUs on one
-//! channel arrive in the order in which they were sent: nothing else says which receive belongs to which send.
+//! A file has for each GPU some threadblocks, each with at most one peer to send to and one to receive from, on one
+//! channel. Their steps run in order; a step may wait for one of another threadblock of its GPU. Messages of a pair
+//! of GPUs on one channel arrive in the order in which they were sent: nothing else says which receive belongs to
+//! which send.
 //!
-//! Invariant: a file that is accepted has one meaning in any order in which its threadblocks may run. Absent: protocols; how
-//! deep the queues of its runtime are, as messages wait here until their round.
+//! Invariant: a file that is accepted has one meaning in any order in which its threadblocks may run. Absent:
+//! protocols; how deep the queues of its runtime are, as messages wait here until their round.
 
 use std::collections::BTreeMap;
 
@@ -57,8 +58,8 @@ const COPIES: i64 = -1;
 /// Reads an algorithm and proves it.
 ///
 /// # Errors
-/// [`ReadError`] with the line: of what is damaged or not of this format, and of the step that waits for ever, folds what it
-/// must not, races with another, or leaves an output wrong.
+/// [`ReadError`] with the line: of what is damaged or not of this format, and of the step that waits for ever, folds
+/// what it must not, races with another, or leaves an output wrong.
 pub fn read(text: &str, options: &LowerOptions) -> Result<Read, ReadError> {
     let place = Place::plain(text);
     let document = parse_xml(text, &place)?;
@@ -136,7 +137,9 @@ impl<'a> File<'a> {
         }
         let chunks = if chunks == 0 { get("nchunksperloop")?.unwrap_or(0) } else { chunks };
         if chunks == 0 || chunks % blocks != 0 || chunks > super::program::CHUNKS_MAX {
-            return Err(wrong(&format!("{chunks} chunks cannot be those of an {collective} of {ranks} GPUs")));
+            return Err(wrong(&format!(
+                "{chunks} chunks cannot be those of an {collective} of {ranks} GPUs"
+            )));
         }
         let flag = |key: &'static str| Ok::<_, ReadError>(get(key)?.is_some_and(|flag| flag != 0));
         let (in_place, apart) = (flag("inplace")?, flag("outofplace")?);
@@ -172,7 +175,8 @@ impl<'a> File<'a> {
         for tb in elements(gpu, "tb") {
             let at = line(place, tb);
             let wrong = |why: String| place.error(at, why, CORRECT);
-            let number = attribute::<u32>(place, tb, "id")?.ok_or_else(|| wrong("this threadblock has no id".into()))?;
+            let number = attribute::<u32>(place, tb, "id")?
+                .ok_or_else(|| wrong("this threadblock has no id".into()))?;
             let peer = |key: &'static str| match attribute::<u32>(place, tb, key)? {
                 Some(peer) if peer >= self.shape.ranks || peer == id => {
                     Err(place.error(at, format!("{key}={peer} is no other GPU"), CORRECT))
@@ -223,11 +227,14 @@ impl<'a> File<'a> {
                     let reader = Reader { place: self.place, node, label, block, ranks: self.shape.ranks };
                     let mut step = reader.step(labels.len() as u32, &mut self.moves)?;
                     let mut wait = |tb: i64, step_number: usize| {
-                        let thread = numbers.get(&(gpu, tb)).copied().filter(|_| {
-                            blocks.get(&tb).is_some_and(|block| step_number < block.steps.len())
-                        });
+                        let thread = numbers
+                            .get(&(gpu, tb))
+                            .copied()
+                            .filter(|_| blocks.get(&tb).is_some_and(|block| step_number < block.steps.len()));
                         let thread = thread.ok_or_else(|| {
-                            reader.wrong(format!("waits for step {step_number} of threadblock {tb}, which does not exist"))
+                            reader.wrong(format!(
+                                "waits for step {step_number} of threadblock {tb}, which does not exist"
+                            ))
                         })?;
                         step.waits.insert(0, Wait::Step { thread, step: step_number });
                         Ok::<_, ReadError>(())
@@ -248,7 +255,11 @@ impl<'a> File<'a> {
     }
 }
 
-fn attribute<T: TryFrom<i64>>(place: &Place, node: Node<'_, '_>, key: &'static str) -> Result<Option<T>, ReadError> {
+fn attribute<T: TryFrom<i64>>(
+    place: &Place,
+    node: Node<'_, '_>,
+    key: &'static str,
+) -> Result<Option<T>, ReadError> {
     number(place, line(place, node), key, node.attribute(key))
 }
 
@@ -276,7 +287,9 @@ impl Reader<'_, '_> {
             "i" => Buffer::Input,
             "o" => Buffer::Output,
             "s" => Buffer::Scratch,
-            other => return Err(self.wrong(format!("names the buffer {other:?}, which is none of i, o and s"))),
+            other => {
+                return Err(self.wrong(format!("names the buffer {other:?}, which is none of i, o and s")));
+            }
         };
         let first = self.get(offset)?.and_then(|first| u32::try_from(first).ok());
         let first = first.filter(|first| first.checked_add(count).is_some_and(|end| end <= 1 << 24));
@@ -285,11 +298,14 @@ impl Reader<'_, '_> {
     }
 
     fn step(&self, origin: u32, moves: &mut usize) -> Result<Step, ReadError> {
-        let kind = if self.label.tb == COPIES { "copy" } else { self.node.attribute("type").unwrap_or_default() };
+        let kind =
+            if self.label.tb == COPIES { "copy" } else { self.node.attribute("type").unwrap_or_default() };
         let (count, source, target) = self.sides(kind)?;
         *moves += count as usize;
         if *moves > MOVES_MAX {
-            return Err(self.wrong(format!("is one of steps that move more than {MOVES_MAX} chunks together")));
+            return Err(
+                self.wrong(format!("is one of steps that move more than {MOVES_MAX} chunks together"))
+            );
         }
         let Block { send, receive, channel, .. } = *self.block;
         let me = self.label.gpu;
@@ -320,7 +336,8 @@ impl Reader<'_, '_> {
             _ => {}
         }
         if receives {
-            let from = receive.ok_or_else(|| self.wrong("receives, and its threadblock has no recv peer".into()))?;
+            let from =
+                receive.ok_or_else(|| self.wrong("receives, and its threadblock has no recv peer".into()))?;
             waits.push(Wait::Queue(queue(from, me)));
             let fold = |at: usize| folds.then(|| source[at]);
             let targets = target.iter().enumerate().map(|(at, target)| (*target, fold(at)));
@@ -350,10 +367,8 @@ impl Reader<'_, '_> {
         let buffer = |key: &str| self.node.attribute(key).unwrap_or_default();
         let reads_source = matches!(kind, "s" | "cpy" | "re" | "rrs" | "rrc" | "rrcs");
         let writes_target = matches!(kind, "r" | "rcs" | "rrc" | "rrcs" | "cpy" | "re");
-        let source =
-            if reads_source { self.cells(buffer("srcbuf"), "srcoff", count)? } else { Vec::new() };
-        let target =
-            if writes_target { self.cells(buffer("dstbuf"), "dstoff", count)? } else { Vec::new() };
+        let source = if reads_source { self.cells(buffer("srcbuf"), "srcoff", count)? } else { Vec::new() };
+        let target = if writes_target { self.cells(buffer("dstbuf"), "dstoff", count)? } else { Vec::new() };
         Ok((count, source, target))
     }
 }

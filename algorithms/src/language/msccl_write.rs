@@ -1,9 +1,9 @@
 //! Any schedule as an algorithm of MSCCL.
 //!
-//! Invariant: every GPU has one threadblock for each peer and direction on a channel and one for local copies, in the order
-//! in which lowered plans go: of each round the sends, then local copies, then receives. Steps of different threadblocks
-//! that touch the same chunk wait for each other, in place too. Absent: the order of operands, which the format does not
-//! have; fused steps, which save memory traffic on a GPU and change no message.
+//! Invariant: every GPU has one threadblock for each peer and direction on a channel and one for local copies, in the
+//! order in which lowered plans go: of each round the sends, then local copies, then receives. Steps of different
+//! threadblocks that touch the same chunk wait for each other, in place too. Absent: the order of operands, which the
+//! format does not have; fused steps, which save memory traffic on a GPU and change no message.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -93,7 +93,9 @@ impl<'a> Gpu<'a> {
             match (from == self.rank, fold) {
                 (true, _) => self.add((channel.0, 0, to.0), "s", source, source, &[source], None),
                 (false, None) => self.add((channel.0, 1, from.0), "r", target, target, &[], Some(target)),
-                (false, Some(own)) => self.add((channel.0, 1, from.0), "rrc", own, target, &[own], Some(target)),
+                (false, Some(own)) => {
+                    self.add((channel.0, 1, from.0), "rrc", own, target, &[own], Some(target))
+                }
             }
             return;
         }
@@ -189,13 +191,20 @@ impl<'a> Gpu<'a> {
             let (number, at) = &numbers[key];
             let peer = |kind: u8| if key.1 == kind { i64::from(key.2) } else { -1 };
             let (send, receive, channel) = (peer(0), peer(1), key.0);
-            let _ = writeln!(text, "    <tb id=\"{number}\" send=\"{send}\" recv=\"{receive}\" chan=\"{channel}\">");
+            let _ = writeln!(
+                text,
+                "    <tb id=\"{number}\" send=\"{send}\" recv=\"{receive}\" chan=\"{channel}\">"
+            );
             for (index, (step, at)) in steps.iter().zip(at).enumerate() {
                 let has = u32::from(awaited.contains(&(*key, index)));
-                let mut after: Vec<String> = step.after.iter().map(|of| {
-                    let (block, steps) = &numbers[&of.0];
-                    format!("depid=\"{block}\" deps=\"{}\"", steps[of.1])
-                }).collect();
+                let mut after: Vec<String> = step
+                    .after
+                    .iter()
+                    .map(|of| {
+                        let (block, steps) = &numbers[&of.0];
+                        format!("depid=\"{block}\" deps=\"{}\"", steps[of.1])
+                    })
+                    .collect();
                 let own = after.pop().unwrap_or_else(|| "depid=\"-1\" deps=\"-1\"".into());
                 for (empty, after) in after.iter().enumerate() {
                     let number = at + 1 + empty - step.after.len();

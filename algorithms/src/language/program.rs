@@ -3,8 +3,8 @@
 //! Source: M. Cowan, S. Maleki, M. Musuvathi, O. Saarikivi and Y. Xiong, "MSCCLang: Microsoft Collective Communication
 //! Language", ASPLOS 2023 (chunks as values, traced into a graph of their dependencies; instances).
 //!
-//! Invariant: statements mean what they mean when they run one after the other. Rounds follow from what depends on what.
-//! Absent: sizes, protocols, threads of a GPU.
+//! Invariant: statements mean what they mean when they run one after the other. Rounds follow from what depends on
+//! what. Absent: sizes, protocols, threads of a GPU.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,8 +21,8 @@ pub fn output(chunk: u32) -> Place {
     Place::Output(Chunk(chunk))
 }
 
-/// A chunk of the input, as a place. The caller's buffer is never written: where a program writes one, the library keeps
-/// the value elsewhere, and whoever reads the chunk from then on reads that.
+/// A chunk of the input, as a place. The caller's buffer is never written: where a program writes one, the library
+/// keeps the value elsewhere, and whoever reads the chunk from then on reads that.
 pub fn input(chunk: u32) -> Place {
     Place::Input(Chunk(chunk))
 }
@@ -108,7 +108,8 @@ pub struct Value<'a> {
 impl Program {
     /// A program for `ranks` ranks whose blocks have one part. Rooted collectives have rank 0 as their root.
     pub fn new(collective: Collective, ranks: u32) -> Self {
-        let shape = Shape { collective, ranks, switches: 0, partition: Partition { parts: 1 }, in_place: false };
+        let shape =
+            Shape { collective, ranks, switches: 0, partition: Partition { parts: 1 }, in_place: false };
         let inner = Inner {
             trace: Trace::new(shape),
             versions: BTreeMap::new(),
@@ -150,7 +151,13 @@ impl Program {
         Value { program: self, cell, version, channel: 0 }
     }
 
-    fn state(&self, location: &'static Location<'static>, from: Value<'_>, target: Cell, fold: Option<Value<'_>>) -> u32 {
+    fn state(
+        &self,
+        location: &'static Location<'static>,
+        from: Value<'_>,
+        target: Cell,
+        fold: Option<Value<'_>>,
+    ) -> u32 {
         let mut inner = self.inner.borrow_mut();
         let origin = inner.statements.len();
         inner.statements.push(location);
@@ -174,12 +181,14 @@ impl Program {
     /// The schedule, proved.
     ///
     /// # Errors
-    /// The first statement that shows what is wrong: a value that is not there, was overwritten, is folded twice or with
-    /// another chunk; an output that does not hold in the end what the collective defines; what the verifier refuses.
+    /// The first statement that shows what is wrong: a value that is not there, was overwritten, is folded twice or
+    /// with another chunk; an output that does not hold in the end what the collective defines; what the verifier
+    /// refuses.
     pub fn schedule(&self, name: &str) -> Result<Schedule, ProgramError> {
         let inner = self.inner.borrow();
         let Shape { collective, ranks, partition, .. } = inner.trace.shape;
-        let whole = |reason: String| ProgramError { statement: None, reason: format!("{collective}: {reason}") };
+        let whole =
+            |reason: String| ProgramError { statement: None, reason: format!("{collective}: {reason}") };
         let blocks = collective.input_blocks(ranks).max(collective.output_blocks(ranks));
         let parts = partition.parts.checked_mul(self.instances.into());
         let chunks = parts.and_then(|parts| parts.checked_mul(blocks));
@@ -192,12 +201,13 @@ impl Program {
         if let Some((at, reason)) = &inner.fault {
             return Err(ProgramError { statement: Some(inner.statements[*at]), reason: reason.clone() });
         }
-        let schedule = proved(name.into(), &inner.trace, &self.options).map_err(|fault| match fault.origin {
-            Some(origin) => {
-                ProgramError { statement: Some(inner.statements[origin as usize]), reason: fault.reason }
-            }
-            None => whole(fault.reason),
-        })?;
+        let schedule =
+            proved(name.into(), &inner.trace, &self.options).map_err(|fault| match fault.origin {
+                Some(origin) => {
+                    ProgramError { statement: Some(inner.statements[origin as usize]), reason: fault.reason }
+                }
+                None => whole(fault.reason),
+            })?;
         if u32::from(schedule.channels()) * u32::from(self.instances) > u32::from(u16::MAX) {
             return Err(whole("it has more than 65535 channels".into()));
         }

@@ -1,8 +1,8 @@
 //! From moves in an order to rounds: each as early as what it depends on allows.
 //!
-//! Invariant: a move is in a later round than the last write of all that it reads, and not in an earlier one than a read
-//! of what it overwrites. A send reads the state before its round, so the overwriting may be in the same one. Absent:
-//! channels, which are the program's.
+//! Invariant: a move is in a later round than the last write of all that it reads, and not in an earlier one than a
+//! read of what it overwrites. A send reads the state before its round, so the overwriting may be in the same one.
+//! Absent: channels, which are the program's.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +14,9 @@ use crate::{Channel, Place, Rank, Round, Schedule, Transfer, aliasing, lengths};
 /// messages one sweep is enough, and few cycles of them need more than two.
 const SWEEPS_MAX: usize = 16;
 
-/// The rounds of resolved moves, as a schedule. `apart` is how many rounds a write comes after a send of what was there,
-/// 0 or 1: with 0, two ranks may exchange values in place; with 1, more messages fit between two ranks in a round than a
-/// mailbox has slots.
+/// The rounds of resolved moves, as a schedule. `apart` is how many rounds a write comes after a send of what was
+/// there, 0 or 1: with 0, two ranks may exchange values in place; with 1, more messages fit between two ranks in a
+/// round than a mailbox has slots.
 pub(super) fn schedule(name: String, shape: &Shape, mut resolved: Resolved, apart: u32) -> Schedule {
     let levels = match levels(shape, &resolved, apart, SWEEPS_MAX) {
         Some(levels) => levels,
@@ -82,7 +82,8 @@ fn edges(shape: &Shape, resolved: &Resolved, apart: u32) -> Vec<Edge> {
                 for place in touched.into_iter().flatten() {
                     let history = histories.entry((to, place)).or_default();
                     let readers = history.readers.iter().filter(|(reader, _)| *reader != by);
-                    edges.extend(readers.map(|(reader, sends)| (*reader, by, if *sends { apart } else { 1 })));
+                    edges
+                        .extend(readers.map(|(reader, sends)| (*reader, by, if *sends { apart } else { 1 })));
                     edges.extend(history.writer.filter(|writer| *writer != by).map(|writer| (writer, by, 1)));
                     if place == target {
                         *history = History { writer: Some(by), readers: Vec::new() };

@@ -1,9 +1,9 @@
 //! Programs of threads that wait for each other, run once.
 //!
-//! Invariant: where a run ends, every order in which the threads may run gives the same values: two accesses to a cell, one
-//! of them a write, are ordered by steps of one thread, by what a step waits for, or by a message. Otherwise the run is
-//! refused, as is one in which threads wait for ever or a message is never taken. Queues have no limit: messages wait in
-//! rounds, not in slots of a certain number. Absent: what a file looks like.
+//! Invariant: where a run ends, every order in which the threads may run gives the same values: two accesses to a
+//! cell, one of them a write, are ordered by steps of one thread, by what a step waits for, or by a message.
+//! Otherwise the run is refused, as is one in which threads wait for ever or a message is never taken. Queues have no
+//! limit: messages wait in rounds, not in slots of a certain number. Absent: what a file looks like.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -246,14 +246,20 @@ impl Machine<'_> {
             Act::Receive { targets } => {
                 for (target, fold) in targets {
                     let Some(index) = received.next() else {
-                        return Err(Fault::at(origin, "takes more chunks than the message has that it waits for"));
+                        return Err(Fault::at(
+                            origin,
+                            "takes more chunks than the message has that it waits for",
+                        ));
                     };
                     fold.iter().try_for_each(|fold| self.reads(by, *fold))?;
                     self.writes(by, *target)?;
                     self.trace.arrive(index, origin, *target, *fold);
                 }
                 if received.next().is_some() {
-                    return Err(Fault::at(origin, "takes fewer chunks than the message has that it waits for"));
+                    return Err(Fault::at(
+                        origin,
+                        "takes fewer chunks than the message has that it waits for",
+                    ));
                 }
             }
             Act::Post(queue) => self.post(by, *queue, Vec::new(), true)?,

@@ -155,7 +155,14 @@ impl Trace {
     }
 
     /// A move at once. A copy of a cell onto itself is none.
-    pub(super) fn at_once(&mut self, origin: u32, channel: u16, source: Cell, target: Cell, fold: Option<Cell>) {
+    pub(super) fn at_once(
+        &mut self,
+        origin: u32,
+        channel: u16,
+        source: Cell,
+        target: Cell,
+        fold: Option<Cell>,
+    ) {
         if fold.is_none() && self.shape.canonical(source) == self.shape.canonical(target) {
             return;
         }

@@ -1,8 +1,9 @@
 //! Which value each cell holds, and the place that a schedule gives it.
 //!
-//! Invariant: a value is a chunk of the input and the ranks whose contributions it has. A fold has contributions of one
-//! chunk, each once; every output chunk holds in the end what the collective defines. A place holds values of one length
-//! alone: a program may keep any chunk anywhere, but the pieces of a caller's buffer differ in length. Absent: rounds.
+//! Invariant: a value is a chunk of the input and the ranks whose contributions it has. A fold has contributions of
+//! one chunk, each once; every output chunk holds in the end what the collective defines. A place holds values of one
+//! length alone: a program may keep any chunk anywhere, but the pieces of a caller's buffer differ in length. Absent:
+//! rounds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -139,7 +140,10 @@ pub(super) fn resolve(trace: &Trace) -> Result<Resolved, Fault> {
         trace,
         late: late(trace),
         cells: BTreeMap::new(),
-        scratch: Numbering { count: lengths::count(collective, partition, ranks).max(1), next: BTreeMap::new() },
+        scratch: Numbering {
+            count: lengths::count(collective, partition, ranks).max(1),
+            next: BTreeMap::new(),
+        },
         homes: BTreeMap::new(),
         held: BTreeMap::new(),
         result: vec![None; trace.moves.len()],
@@ -270,7 +274,7 @@ impl Run<'_> {
     }
 
     /// Brings to the outputs what is elsewhere, and compares them with the definition.
-    fn finish(mut self) -> Result<Resolved, Fault> {
+    fn finish(self) -> Result<Resolved, Fault> {
         let Shape { collective, ranks, partition, .. } = self.trace.shape;
         let mut events = self.trace.events.clone();
         let mut orders: BTreeMap<u32, (u32, u64)> = BTreeMap::new();
@@ -281,15 +285,22 @@ impl Run<'_> {
                 let cell = Cell { rank, buffer: Buffer::Output, index };
                 let (source, chunk) = expected(collective, partition.parts, rank, index);
                 let Some((value, place, writer)) = self.holds(cell) else {
-                    return Err(Fault { rank: Some(rank), ..Fault::of_whole(format!("nothing writes {cell}")) });
+                    return Err(Fault {
+                        rank: Some(rank),
+                        ..Fault::of_whole(format!("nothing writes {cell}"))
+                    });
                 };
                 let origin = writer.map(|writer| self.trace.moves[writer].origin);
                 let wrong = |reason: String| match origin {
                     Some(origin) => Err(Fault::at(origin, reason)),
-                    None => Err(Fault { rank: Some(rank), ..Fault::of_whole(format!("nothing writes {cell}")) }),
+                    None => {
+                        Err(Fault { rank: Some(rank), ..Fault::of_whole(format!("nothing writes {cell}")) })
+                    }
                 };
                 let from = source.unwrap_or(0);
-                if value.chunk != chunk || !value.has(from) || (source.is_some() && value.contributors().count() > 1)
+                if value.chunk != chunk
+                    || !value.has(from)
+                    || (source.is_some() && value.contributors().count() > 1)
                 {
                     let should = source.map_or("all ranks".into(), |from| format!("rank {from}"));
                     return wrong(format!(
@@ -297,8 +308,12 @@ impl Run<'_> {
                         value.text()
                     ));
                 }
-                if source.is_none() && let Some(missing) = (0..ranks).find(|rank| !value.has(*rank)) {
-                    return wrong(format!("is the last to write {cell}, without the contribution of rank {missing}"));
+                if source.is_none()
+                    && let Some(missing) = (0..ranks).find(|rank| !value.has(*rank))
+                {
+                    return wrong(format!(
+                        "is the last to write {cell}, without the contribution of rank {missing}"
+                    ));
                 }
                 if collective == crate::Collective::AllReduce {
                     let (other, order) = *orders.entry(index).or_insert((rank, value.order));
@@ -309,8 +324,15 @@ impl Run<'_> {
                 if place != Place::Output(Chunk(index)) {
                     let channel = writer.map_or(0, |writer| self.trace.moves[writer].channel);
                     let (from, target) = (Rank(rank), Place::Output(Chunk(index)));
-                    let delivery =
-                        Placed { channel, from, to: from, source: place, target, fold: None, own_first: false };
+                    let delivery = Placed {
+                        channel,
+                        from,
+                        to: from,
+                        source: place,
+                        target,
+                        fold: None,
+                        own_first: false,
+                    };
                     deliveries.push((delivery, value.first, writer.is_none()));
                 }
             }
@@ -320,7 +342,8 @@ impl Run<'_> {
         let mut ahead = Vec::new();
         for (mut delivery, first, is_own) in deliveries {
             let both = [Event::Read(moves.len()), Event::Write(moves.len())];
-            let own = readers.remove(&(delivery.from, delivery.source)).filter(|_| is_own).unwrap_or_default();
+            let own =
+                readers.remove(&(delivery.from, delivery.source)).filter(|_| is_own).unwrap_or_default();
             let channels: BTreeSet<u16> = own.iter().map(|reader| moves[*reader].channel).collect();
             delivery.channel = channels.first().copied().unwrap_or(delivery.channel);
             if channels.len() > 1 {

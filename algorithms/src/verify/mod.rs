@@ -31,8 +31,8 @@ mod symmetry;
 mod touch;
 
 use expression::{Bracket, Expressions, Id, UNDEFINED, mix};
-pub(crate) use outputs::expected;
 use order::{Clocks, Neighbours, Vectors};
+pub(crate) use outputs::expected;
 use program::Program;
 pub use refusal::{Actor, At, Awaited, Memory, Refusal, Waiting};
 use run::Run;

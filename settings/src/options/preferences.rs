@@ -87,16 +87,8 @@ impl Preferences {
         };
         let directory = wishes.schedule_directory.as_ref().map(|path| path.to_string_lossy().into_owned());
         let directory = text("CONSORT_SCHEDULE_DIR", directory)?;
-        let mut schedules = wishes.schedules.clone();
         // Before the names of algorithms are read, as theirs are among them.
-        if let Some(found) = &directory {
-            let path = match (&found.origin, &wishes.schedule_directory) {
-                (Origin::Config, Some(path)) => path.clone(),
-                _ => PathBuf::from(&found.value),
-            };
-            let of_files = super::schedules::of_directory(&path)?;
-            schedules.extend(of_files.into_iter().filter(|of| !wishes.schedules.contains(of)));
-        }
+        let schedules = schedules_of(wishes, directory.as_ref())?;
         let algorithms = Restriction::resolve(wishes.algorithms.as_deref(), environment)?;
         let wanted = text("CONSORT_DETERMINISM", wishes.determinism.map(|wanted| wanted.name().to_owned()))?;
         let determinism = match wanted.as_ref().map(|found| found.value.as_str()) {
@@ -174,6 +166,21 @@ impl Preferences {
             ("tuning table", self.tuning.as_ref().map_or_else(|| "none".into(), |t| hash(&t.to_string()))),
         ]
     }
+}
+
+/// The schedules of a program's options, and those of a directory.
+fn schedules_of(wishes: &Wishes, directory: Option<&Resolved<String>>) -> Result<Vec<Imported>> {
+    let mut schedules = wishes.schedules.clone();
+    if let Some(found) = directory {
+        // A path in the options need not be text.
+        let path = match (&found.origin, &wishes.schedule_directory) {
+            (Origin::Config, Some(path)) => path.clone(),
+            _ => PathBuf::from(&found.value),
+        };
+        let of_files = super::schedules::of_directory(&path)?;
+        schedules.extend(of_files.into_iter().filter(|of| !wishes.schedules.contains(of)));
+    }
+    Ok(schedules)
 }
 
 fn read(path: &Path, what: &str) -> Result<String> {

@@ -1,8 +1,8 @@
 //! The schedules of a directory (`CONSORT_SCHEDULE_DIR`).
 //!
-//! Invariant: a file that cannot be used is a warning with its name and line, and the job goes on without it; which files
-//! were accepted, with which contents, ranks compare when they join. A file is proved once in a process. Absent: what a
-//! schedule is chosen for.
+//! Invariant: a file that cannot be used is a warning with its name and line, and the job goes on without it; which
+//! files were accepted, with which contents, ranks compare when they join. A file is proved once in a process.
+//! Absent: what a schedule is chosen for.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,8 +20,8 @@ type Known = BTreeMap<(String, u64), std::result::Result<Imported, String>>;
 
 static KNOWN: Mutex<Known> = Mutex::new(BTreeMap::new());
 
-/// The schedules of the files of a directory that end in `.xml` or `.json`, by their names without these ends, in the order
-/// of these names.
+/// The schedules of the files of a directory that end in `.xml` or `.json`, by their names without these ends, in the
+/// order of these names.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] where the directory cannot be read.

@@ -20,10 +20,10 @@ use std::fmt;
 
 pub(crate) use error::Place;
 pub use error::{Format, Note, ReadError};
-pub(crate) use xml::{line, number, parse as parse_xml, quoted};
 pub use graphs::{Channel, ChannelGpu, Graph, Graphs, Pattern, nccl_graph_xml};
 pub use nccl::pcie_generation;
 pub use nccl_write::{NotWritable, nccl_topology_xml};
+pub(crate) use xml::{line, number, parse as parse_xml, quoted};
 
 use super::Hardware;
 use crate::topology::{self, Topology};

@@ -65,7 +65,10 @@ const CHAIN: &str = r#"<algo name="chain" proto="Simple" nchannels="2" nchunkspe
 fn steps_of_all_kinds_are_read() {
     let read = msccl::read(EXCHANGE, &SLOTS).expect("it is right");
     let Schedule { name, collective, ranks, partition, .. } = &read.schedule;
-    assert_eq!((name.as_str(), *collective, *ranks, partition.parts), ("exchange-two", Collective::AllReduce, 2, 2));
+    assert_eq!(
+        (name.as_str(), *collective, *ranks, partition.parts),
+        ("exchange-two", Collective::AllReduce, 2, 2)
+    );
     assert_eq!((read.range.least, read.range.most), (16, 4096));
     assert_eq!(read.schedule.messages(), 4);
     runs(&read.schedule);
@@ -88,33 +91,60 @@ fn what_is_wrong_names_its_step_and_line() {
     // Rank 0 folds the other half with its own.
     let (line, text) = changed(EXCHANGE, &step("rrcs", "0"), &step("rrcs", "1"));
     let error = xml_fault(&text);
-    assert_eq!((error.line, error.reason.as_str()), (Some(line), "step 1 of threadblock 0 of GPU 0 folds chunk 0 with chunk 1"));
+    assert_eq!(
+        (error.line, error.reason.as_str()),
+        (Some(line), "step 1 of threadblock 0 of GPU 0 folds chunk 0 with chunk 1")
+    );
     // The first send of rank 1 is missing: rank 0 takes the next for it, and then waits in vain.
-    let (_, text) = changed(EXCHANGE, "      <step s=\"0\" type=\"s\" srcbuf=\"i\" srcoff=\"0\"", "      <other");
+    let (_, text) =
+        changed(EXCHANGE, "      <step s=\"0\" type=\"s\" srcbuf=\"i\" srcoff=\"0\"", "      <other");
     let error = xml_fault(&text);
     assert!(error.reason.starts_with("step 2 of threadblock 0 of GPU 0 waits for ever"), "{error}");
     assert_eq!(error.line, Some(6));
     // The last receive is missing.
     let (line, _) = changed(EXCHANGE, &step("rrcs", "1"), "");
-    let (_, text) = changed(EXCHANGE, "      <step s=\"2\" type=\"r\" srcbuf=\"i\" srcoff=\"1\"", "      <other");
+    let (_, text) =
+        changed(EXCHANGE, "      <step s=\"2\" type=\"r\" srcbuf=\"i\" srcoff=\"1\"", "      <other");
     let error = xml_fault(&text);
-    assert_eq!((error.line, error.reason.as_str()), (Some(line), "step 1 of threadblock 0 of GPU 1 sends what is never taken"));
+    assert_eq!(
+        (error.line, error.reason.as_str()),
+        (Some(line), "step 1 of threadblock 0 of GPU 1 sends what is never taken")
+    );
     // It receives into another chunk: the output is wrong.
-    let (line, text) = changed(EXCHANGE, "type=\"r\" srcbuf=\"i\" srcoff=\"0\" dstbuf=\"i\" dstoff=\"0\"", "type=\"r\" srcbuf=\"i\" srcoff=\"0\" dstbuf=\"i\" dstoff=\"1\"");
+    let (line, text) = changed(
+        EXCHANGE,
+        "type=\"r\" srcbuf=\"i\" srcoff=\"0\" dstbuf=\"i\" dstoff=\"0\"",
+        "type=\"r\" srcbuf=\"i\" srcoff=\"0\" dstbuf=\"i\" dstoff=\"1\"",
+    );
     let error = xml_fault(&text);
-    assert_eq!((error.line, error.reason.as_str()), (Some(line - 4), "nothing writes output chunk 0 of rank 1"));
+    assert_eq!(
+        (error.line, error.reason.as_str()),
+        (Some(line - 4), "nothing writes output chunk 0 of rank 1")
+    );
     // Nothing orders the folds after the receive.
-    let (line, text) = changed(CHAIN, "cnt=\"0\" depid=\"0\" deps=\"0\"", "cnt=\"0\" depid=\"-1\" deps=\"-1\"");
+    let (line, text) =
+        changed(CHAIN, "cnt=\"0\" depid=\"0\" deps=\"0\"", "cnt=\"0\" depid=\"-1\" deps=\"-1\"");
     let error = xml_fault(&text);
-    let race = error.reason.contains("nothing orders it after") && error.reason.contains("scratch chunk 0 of rank 2");
+    let race = error.reason.contains("nothing orders it after")
+        && error.reason.contains("scratch chunk 0 of rank 2");
     assert!(race || error.reason.contains("before anything is there"), "{line}: {error}");
     // Threadblocks that wait for each other.
-    let (line, text) = changed(CHAIN, "cnt=\"2\" depid=\"-1\" deps=\"-1\" hasdep=\"1\"", "cnt=\"2\" depid=\"1\" deps=\"2\" hasdep=\"1\"");
+    let (line, text) = changed(
+        CHAIN,
+        "cnt=\"2\" depid=\"-1\" deps=\"-1\" hasdep=\"1\"",
+        "cnt=\"2\" depid=\"1\" deps=\"2\" hasdep=\"1\"",
+    );
     let error = xml_fault(&text);
-    assert!(error.line == Some(line) && error.reason.contains("waits for ever, for a step that never ends"), "{error}");
+    assert!(
+        error.line == Some(line) && error.reason.contains("waits for ever, for a step that never ends"),
+        "{error}"
+    );
     let (line, text) = changed(CHAIN, "deps=\"2\"", "deps=\"7\"");
     let error = xml_fault(&text);
-    assert!(error.line == Some(line) && error.reason.contains("step 7 of threadblock 1, which does not exist"), "{error}");
+    assert!(
+        error.line == Some(line) && error.reason.contains("step 7 of threadblock 1, which does not exist"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -137,7 +167,8 @@ fn what_is_no_algorithm_says_so() {
         let error = xml_fault(&text);
         assert!(error.reason.contains(why), "{from} -> {to}: {error}");
     }
-    let twice = EXCHANGE.replacen("    </tb>", "    </tb>\n    <tb id=\"1\" send=\"1\" recv=\"-1\" chan=\"0\"/>", 1);
+    let twice =
+        EXCHANGE.replacen("    </tb>", "    </tb>\n    <tb id=\"1\" send=\"1\" recv=\"-1\" chan=\"0\"/>", 1);
     assert!(xml_fault(&twice).reason.contains("the same send peer on channel 0"));
     for bytes in [&b"\xff\xfe"[..], b"", b"ring", b"<", b"{", b"{}"] {
         let error = language::read(bytes, &SLOTS).expect_err("it is none");
@@ -160,7 +191,8 @@ fn files_that_are_damaged_by_a_seed_are_read_or_refused() {
                     1 => drop(bytes.remove(at)),
                     // A number that is another.
                     _ => {
-                        let digits: Vec<usize> = (0..bytes.len()).filter(|at| bytes[*at].is_ascii_digit()).collect();
+                        let digits: Vec<usize> =
+                            (0..bytes.len()).filter(|at| bytes[*at].is_ascii_digit()).collect();
                         if let Some(at) = digits.get(at % digits.len().max(1)) {
                             bytes[*at] = b'0' + random.below(4) as u8;
                         }

@@ -75,10 +75,16 @@ fn memory_of_peers_is_read_folded_and_written() {
     // Without the waits it is a race.
     let racing = |own: u32| ops(&[SIGNAL, &by(own), SIGNAL]);
     let error = plan_fault(&plan("allreduce", (2, 2, 0), "i", [&[&racing(0)], &[&racing(1)]]));
-    assert!(error.reason.contains("sends what is never taken") || error.reason.contains("nothing orders"), "{error}");
+    assert!(
+        error.reason.contains("sends what is never taken") || error.reason.contains("nothing orders"),
+        "{error}"
+    );
     let waiting = |own: u32| ops(&[WAIT, &by(own), SIGNAL]);
     let error = plan_fault(&plan("allreduce", (2, 2, 0), "i", [&[&waiting(0)], &[&waiting(1)]]));
-    assert!(error.reason.starts_with("operation 0 (wait) of threadblock 0 of GPU 0 waits for ever"), "{error}");
+    assert!(
+        error.reason.starts_with("operation 0 (wait) of threadblock 0 of GPU 0 waits for ever"),
+        "{error}"
+    );
     let line = error.line.expect("a line") as usize;
     assert!(text.lines().count() > line && line > 1, "{line}");
 }
@@ -94,7 +100,8 @@ fn packets_carry_their_flags() {
             &op("upkt", &[local("s", 1)], &[local("i", theirs)]),
         ])
     };
-    let read = mscclpp::read(&plan("allreduce", (2, 2, 2), "s", [&[&block(0)], &[&block(1)]]), &SLOTS).expect("right");
+    let read = mscclpp::read(&plan("allreduce", (2, 2, 2), "s", [&[&block(0)], &[&block(1)]]), &SLOTS)
+        .expect("right");
     assert_eq!(read.schedule.messages(), 4);
     runs(&read.schedule);
 }
@@ -111,7 +118,9 @@ fn groups_of_threadblocks_semaphores_barriers_and_pipelines() {
         let (acquire, release) = if tb == 0 { (0, 1) } else { (1, 0) };
         let sem = |name: &str, id: u32| format!("{{\"name\": \"{name}\", \"semaphore_ids\": [{id}]}}");
         let inner = ops(&[&sem("sem_acquire", acquire), &put, &sem("sem_release", release)]);
-        let pipeline = format!("{{\"name\": \"pipeline\", \"iter_context\": {{\"unit_size\": 1024, \"num_chunks\": 1}}, \"ops\": [{inner}]}}");
+        let pipeline = format!(
+            "{{\"name\": \"pipeline\", \"iter_context\": {{\"unit_size\": 1024, \"num_chunks\": 1}}, \"ops\": [{inner}]}}"
+        );
         ops(&[&pipeline, barrier, SIGNAL, WAIT])
     };
     let blocks = |rank: u32| [block(rank, 0), block(rank, 1)];
@@ -127,10 +136,12 @@ fn groups_of_threadblocks_semaphores_barriers_and_pipelines() {
 fn a_switch_folds_and_multicasts() {
     let of = |index: u32| {
         let side = format!("{{\"switch_channel_id\": 0, \"index\": {index}, \"size\": 1}}");
-        let load = op("glres", std::slice::from_ref(&side), std::slice::from_ref(&side)).replace("memory", "switch");
+        let load =
+            op("glres", std::slice::from_ref(&side), std::slice::from_ref(&side)).replace("memory", "switch");
         ops(&[SIGNAL, WAIT, &load, SIGNAL, WAIT])
     };
-    let read = mscclpp::read(&plan("allreduce", (2, 2, 0), "i", [&[&of(0)], &[&of(1)]]), &SLOTS).expect("right");
+    let read =
+        mscclpp::read(&plan("allreduce", (2, 2, 0), "i", [&[&of(0)], &[&of(1)]]), &SLOTS).expect("right");
     let schedule = &read.schedule;
     assert_eq!((schedule.switches, schedule.partition.parts), (1, 2));
     let plans: Result<Vec<_>, _> = (0..2).map(|rank| lower_switch(schedule, Rank(rank))).collect();
@@ -146,7 +157,11 @@ fn damage_names_its_line() {
     for (from, to, why) in [
         ("\"allreduce\"", "\"custom\"", "is no collective of this library"),
         ("\"wait\"", "\"await\"", "no sources or no targets"),
-        ("[0], \"channel_type\": \"memory\"}", "[5], \"channel_type\": \"memory\"}", "names channel 5, which does not exist"),
+        (
+            "[0], \"channel_type\": \"memory\"}",
+            "[5], \"channel_type\": \"memory\"}",
+            "names channel 5, which does not exist",
+        ),
         ("{\"id\": 1, \"input", "{\"id\": 2, \"input", "is not in its place"),
         ("\"input_chunks\": 2", "\"input_chunks\": \"two\"", "damaged"),
         ("\"ranks\": [0, 1]", "\"ranks\": [0, 7]", "whose members are not GPUs"),
@@ -157,6 +172,10 @@ fn damage_names_its_line() {
         assert!(error.reason.contains(why), "{from} -> {to}: {error}");
     }
     let missing = plan_fault(&text);
-    assert!(missing.reason.contains("is not chunk") || missing.reason.contains("without the contribution")
-        || missing.reason.contains("nothing writes"), "{missing}");
+    assert!(
+        missing.reason.contains("is not chunk")
+            || missing.reason.contains("without the contribution")
+            || missing.reason.contains("nothing writes"),
+        "{missing}"
+    );
 }

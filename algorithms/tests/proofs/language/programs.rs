@@ -40,7 +40,8 @@ fn in_place_ranks_exchange_values_in_one_round() {
     let program = Program::new(Collective::AllReduce, 4).in_place();
     for distance in [1, 2] {
         let values: Vec<_> = (0..4).map(|rank| program.input(rank, 0)).collect();
-        let moved: Vec<_> = (0..4).map(|rank| values[rank ^ distance].copy_to(rank as u32, scratch(0))).collect();
+        let moved: Vec<_> =
+            (0..4).map(|rank| values[rank ^ distance].copy_to(rank as u32, scratch(0))).collect();
         moved.into_iter().zip(&values).for_each(|(other, own)| drop(own.reduce(other)));
     }
     let schedule = program.schedule("doubling").expect("it is right");
@@ -100,7 +101,10 @@ fn the_statement_that_is_wrong_is_named() {
     let _ = program.input(1, 0).copy_to(1, scratch(0));
     let line = line!() + 1;
     let _ = old.copy_to(0, output(0));
-    assert_eq!(refused(&program), (line, "uses a value of scratch chunk 0 of rank 1 that was overwritten".into()));
+    assert_eq!(
+        refused(&program),
+        (line, "uses a value of scratch chunk 0 of rank 1 that was overwritten".into())
+    );
 
     let program = pair().parts(2);
     let line = line!() + 1;

@@ -29,7 +29,10 @@ fn right(comm: &Communicator, algorithm: Algorithm, collective: Collective) -> c
             Collective::AllGather => {
                 let mut all = vec![0; (ranks * count) as usize];
                 by.all_gather(&own, &mut all)?;
-                assert!((0..).zip(&all).all(|(at, found)| *found == value(at / count, at % count)), "{count}");
+                assert!(
+                    (0..).zip(&all).all(|(at, found)| *found == value(at / count, at % count)),
+                    "{count}"
+                );
             }
             Collective::AllToAll => {
                 let input: Vec<u64> = (0..ranks * count).map(|at| value(rank, at)).collect();
@@ -80,11 +83,13 @@ fn files_of_others_run_on_as_many_ranks_as_they_name() {
         };
         for path in entries.map(|entry| entry.expect("an entry").path()) {
             let bytes = std::fs::read(&path).expect("it is readable");
-            let read = language::read(&bytes, &SLOTS).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            let read =
+                language::read(&bytes, &SLOTS).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
             if read.schedule.switches > 0 {
                 continue;
             }
-            let name = language::name_of(&format!("shared.{}", path.file_stem().unwrap_or_default().display()));
+            let name =
+                language::name_of(&format!("shared.{}", path.file_stem().unwrap_or_default().display()));
             let schedule = Schedule { name: name.clone(), ..read.schedule };
             let (ranks, collective) = (schedule.ranks, schedule.collective);
             let options = Options::default().schedule(schedule).expect("it is proved");

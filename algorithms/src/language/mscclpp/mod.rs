@@ -1,16 +1,15 @@
 //! Execution plans of MSCCL++, as JSON.
 //!
-//! A plan has for each GPU some threadblocks whose operations run in order. They copy and fold between memories, also those
-//! of peers, and order each other by signals over channels, by flags in packets, by barriers and semaphores. A switch channel
-//! loads a chunk folded over all GPUs of a group and stores it to all of them.
+//! A plan has for each GPU some threadblocks whose operations run in order. They copy and fold between memories, also
+//! those of peers, and order each other by signals over channels, by flags in packets, by barriers and semaphores. A
+//! switch channel loads a chunk folded over all GPUs of a group and stores it to all of them.
 //!
-//! Invariant: as for [`msccl`](super::msccl). Absent: how a pipeline cuts a chunk into units, as its operations go over each
-//! unit in the same order; how many times scratch is there.
+//! Invariant: as for [`msccl`](super::msccl). Absent: how a pipeline cuts a chunk into units, as its operations go
+//! over each unit in the same order; how many times scratch is there.
+
+mod text;
 
 use std::collections::BTreeMap;
-
-use serde::Deserialize;
-use serde_json::value::RawValue;
 
 use super::msccl::collective_of;
 use super::threads::{self, Act, Step, Wait};
@@ -18,6 +17,7 @@ use super::trace::{Buffer, Cell, Fault, Shape};
 use super::{Range, Read, name_of, proved};
 use crate::hardware::exchange::{Place, ReadError};
 use crate::{LowerOptions, Partition};
+use text::{Chunks, Gpu, Op, Plan, Slice, Text, Threadblock, flatten};
 
 const CORRECT: &str = "correct the operation, or write the plan again with the program that made it";
 /// The most parts into which groups of threadblocks cut a chunk.
@@ -26,154 +26,6 @@ const GROUP_MAX: u32 = 64;
 const MOVES_MAX: usize = 1 << 20;
 /// The most GPUs, so that numbers of queues do not overflow.
 const GPUS_MAX: usize = 1 << 12;
-
-#[derive(Deserialize)]
-struct Plan<'a> {
-    name: String,
-    collective: String,
-    #[serde(default)]
-    inplace: bool,
-    #[serde(borrow)]
-    gpus: Vec<&'a RawValue>,
-    #[serde(default)]
-    min_message_size: u64,
-    max_message_size: Option<u64>,
-}
-
-#[derive(Deserialize)]
-struct Gpu<'a> {
-    id: u32,
-    #[serde(default)]
-    input_chunks: u32,
-    #[serde(default)]
-    output_chunks: u32,
-    #[serde(borrow)]
-    threadblocks: Vec<&'a RawValue>,
-    #[serde(default)]
-    channels: Vec<Channel>,
-    #[serde(default)]
-    remote_buffers: Vec<Remote>,
-    #[serde(default)]
-    semaphores: Vec<Semaphore>,
-}
-
-/// Channels of a GPU to peers, or over a switch.
-#[derive(Deserialize)]
-struct Channel {
-    channel_type: String,
-    #[serde(default)]
-    connected_to: Vec<u32>,
-    /// Older plans have another name for it.
-    #[serde(alias = "buff")]
-    buffer_type: Option<String>,
-    #[serde(default)]
-    rank_groups: Vec<Group>,
-}
-
-#[derive(Deserialize)]
-struct Group {
-    ranks: Vec<u32>,
-}
-
-#[derive(Deserialize)]
-struct Remote {
-    rank: u32,
-    #[serde(rename = "type")]
-    buffer: String,
-}
-
-#[derive(Deserialize)]
-struct Semaphore {
-    #[serde(default)]
-    init_value: u32,
-}
-
-#[derive(Deserialize)]
-struct Threadblock<'a> {
-    #[serde(borrow)]
-    ops: Vec<&'a RawValue>,
-    #[serde(default)]
-    channels: Vec<Ids>,
-    #[serde(default)]
-    remote_buffer_refs: Vec<References>,
-}
-
-/// The channels of a GPU that a threadblock names, by their order here.
-#[derive(Deserialize)]
-struct Ids {
-    channel_type: String,
-    #[serde(default)]
-    channel_ids: Vec<u32>,
-}
-
-#[derive(Deserialize)]
-struct References {
-    access_channel_type: String,
-    #[serde(default)]
-    remote_buffer_ids: Vec<u32>,
-}
-
-#[derive(Deserialize)]
-struct Op<'a> {
-    name: String,
-    #[serde(default)]
-    channel_type: String,
-    #[serde(default)]
-    channel_ids: Vec<u32>,
-    #[serde(default)]
-    src_buff: Vec<Chunks>,
-    #[serde(default)]
-    dst_buff: Vec<Chunks>,
-    barrier_id: Option<u32>,
-    num_threadblocks: Option<u32>,
-    #[serde(default)]
-    semaphore_ids: Vec<u32>,
-    tbg_info: Option<Slice>,
-    #[serde(borrow, default)]
-    ops: Vec<&'a RawValue>,
-}
-
-/// Chunks of a buffer: of the own GPU, of a peer, or of a switch's group.
-#[derive(Deserialize)]
-struct Chunks {
-    #[serde(rename = "type")]
-    buffer: Option<String>,
-    buffer_id: Option<u32>,
-    switch_channel_id: Option<u32>,
-    index: u32,
-    size: u32,
-}
-
-/// The part of its chunks that an operation does as one of a group of threadblocks.
-#[derive(Deserialize, Clone, Copy)]
-struct Slice {
-    tb_id: u32,
-    tbg_size: u32,
-}
-
-/// Parts of a text, with the lines where they begin.
-struct Text<'a> {
-    text: &'a str,
-    place: Place,
-}
-
-impl<'a> Text<'a> {
-    fn line(&self, part: &str) -> u32 {
-        self.place.line(part.as_ptr().addr().saturating_sub(self.text.as_ptr().addr()))
-    }
-
-    fn parse<T: Deserialize<'a>>(&self, part: &'a str) -> Result<T, ReadError> {
-        serde_json::from_str(part).map_err(|error| {
-            let line = (self.line(part) + error.line() as u32).saturating_sub(1).max(1);
-            let reason = format!("the plan is damaged: {error}");
-            self.place.error(line, reason, "write it again with the program that made it")
-        })
-    }
-
-    fn wrong(&self, part: &str, why: impl Into<String>) -> ReadError {
-        self.place.error(self.line(part), why, CORRECT)
-    }
-}
 
 /// Where an operation stands.
 struct Label {
@@ -244,27 +96,6 @@ pub fn read(text: &str, options: &LowerOptions) -> Result<Read, ReadError> {
     Ok(Read { schedule, range })
 }
 
-/// The operations in their order, those of pipelines in place of the pipeline.
-fn flatten<'a>(
-    text: &Text<'a>,
-    ops: &[&'a RawValue],
-    into: &mut Vec<(&'a str, Op<'a>)>,
-    depth: u32,
-) -> Result<(), ReadError> {
-    for op in ops {
-        let part = op.get();
-        let op: Op<'_> = text.parse(part)?;
-        if op.name != "pipeline" {
-            into.push((part, op));
-        } else if depth > 0 {
-            return Err(text.wrong(part, "a pipeline in a pipeline"));
-        } else {
-            flatten(text, &op.ops, into, depth + 1)?;
-        }
-    }
-    Ok(())
-}
-
 type Flat<'a> = (usize, usize, Vec<(&'a str, Op<'a>)>);
 
 struct Reader<'a> {
@@ -305,7 +136,9 @@ impl<'a> Reader<'a> {
         for (part, op) in ops.iter().flat_map(|(_, _, ops)| ops) {
             let Some(Slice { tb_id, tbg_size }) = op.tbg_info else { continue };
             if tb_id >= tbg_size || tbg_size > GROUP_MAX {
-                return Err(text.wrong(part, format!("part {tb_id} of {tbg_size} is none of at most {GROUP_MAX}")));
+                return Err(
+                    text.wrong(part, format!("part {tb_id} of {tbg_size} is none of at most {GROUP_MAX}"))
+                );
             }
             slices = lcm(slices, tbg_size);
             if slices > GROUP_MAX {
@@ -315,7 +148,8 @@ impl<'a> Reader<'a> {
         let ranks = gpus.len() as u32;
         let most = gpus.iter().map(|(_, gpu)| gpu.input_chunks.max(gpu.output_chunks)).max().unwrap_or(0);
         let blocks_of = collective.input_blocks(ranks).max(collective.output_blocks(ranks));
-        let chunks = most.checked_mul(slices).filter(|chunks| (1..=super::program::CHUNKS_MAX).contains(chunks));
+        let chunks =
+            most.checked_mul(slices).filter(|chunks| (1..=super::program::CHUNKS_MAX).contains(chunks));
         let Some(chunks) = chunks.filter(|_| most % blocks_of == 0) else {
             return Err(wrong(format!("{most} chunks cannot be those of an {collective} of {ranks} GPUs")));
         };
@@ -325,7 +159,10 @@ impl<'a> Reader<'a> {
                 let mut members = group.ranks.clone();
                 members.sort_unstable();
                 members.dedup();
-                if members.is_empty() || members.len() != group.ranks.len() || members.iter().any(|rank| *rank >= ranks) {
+                if members.is_empty()
+                    || members.len() != group.ranks.len()
+                    || members.iter().any(|rank| *rank >= ranks)
+                {
                     return Err(text.wrong(part, "a switch's group whose members are not GPUs, each once"));
                 }
                 if !switches.contains(&members) {
@@ -392,8 +229,10 @@ impl<'a> Reader<'a> {
     /// The peers of a GPU's channels of a kind, in their order.
     fn peers(&self, gpu: usize, kind: &str) -> impl Iterator<Item = u32> + use<'_, 'a> {
         let kind = kind.to_owned();
-        let of_kind = move |channel: &&Channel| channel.channel_type == kind;
-        self.gpus[gpu].1.channels.iter().filter(of_kind).flat_map(|channel| channel.connected_to.iter().copied())
+        let channels = self.gpus[gpu].1.channels.iter();
+        channels
+            .filter(move |channel| channel.channel_type == kind)
+            .flat_map(|channel| channel.connected_to.iter().copied())
     }
 
     /// A channel's number at its GPU, and that GPU's and the peer's queues of posts.
@@ -414,7 +253,12 @@ impl<'a> Reader<'a> {
         Some((here, there))
     }
 
-    fn step(&mut self, (gpu, tb, at): (usize, usize, usize), part: &str, op: &Op<'_>) -> Result<Step, ReadError> {
+    fn step(
+        &mut self,
+        (gpu, tb, at): (usize, usize, usize),
+        part: &str,
+        op: &Op<'_>,
+    ) -> Result<Step, ReadError> {
         let origin = self.label(part, gpu as u32, tb, at, &op.name);
         let name = self.labels[origin as usize].text();
         let wrong = |why: &str| self.text.place.error(self.text.line(part), format!("{name} {why}"), CORRECT);
@@ -422,10 +266,13 @@ impl<'a> Reader<'a> {
         let (mut waits, mut acts) = (Vec::new(), Vec::new());
         let mut of_channels = Vec::new();
         for id in &op.channel_ids {
-            let signals = !matches!(op.name.as_str(), "put" | "get" | "glres" | "gstore" | "flush" | "ppkt" | "rppkt");
+            let signals =
+                !matches!(op.name.as_str(), "put" | "get" | "glres" | "gstore" | "flush" | "ppkt" | "rppkt");
             if kind != "switch" && signals {
                 let Some(ends) = self.ends(gpu, tb, kind, *id) else {
-                    return Err(self.text.wrong(part, format!("{name} names channel {id}, which does not exist")));
+                    return Err(self
+                        .text
+                        .wrong(part, format!("{name} names channel {id}, which does not exist")));
                 };
                 of_channels.push(ends);
             }
@@ -435,10 +282,14 @@ impl<'a> Reader<'a> {
             "signal" | "rlxsignal" => acts.extend(of_channels.iter().map(|(_, there)| Act::Post(*there))),
             "wait" | "rlxwait" => waits.extend(of_channels.iter().map(|(here, _)| Wait::Queue(*here))),
             "sem_acquire" => {
-                waits.extend(op.semaphore_ids.iter().map(|id| Wait::Queue(self.queue(gpu as u32, "semaphore", *id))));
+                waits.extend(
+                    op.semaphore_ids.iter().map(|id| Wait::Queue(self.queue(gpu as u32, "semaphore", *id))),
+                );
             }
             "sem_release" => {
-                acts.extend(op.semaphore_ids.iter().map(|id| Act::Release(self.queue(gpu as u32, "semaphore", *id))));
+                acts.extend(
+                    op.semaphore_ids.iter().map(|id| Act::Release(self.queue(gpu as u32, "semaphore", *id))),
+                );
             }
             "barrier" => {
                 let members = op.num_threadblocks.unwrap_or(0) as usize;
@@ -448,7 +299,9 @@ impl<'a> Reader<'a> {
                 let number = self.queue(gpu as u32, "barrier", op.barrier_id.unwrap_or(0));
                 waits.push(Wait::Barrier { number, members });
             }
-            "glres" | "gstore" | "gstorepkt" => self.over_switch((gpu, tb), part, op, &mut waits, &mut acts)?,
+            "glres" | "gstore" | "gstorepkt" => {
+                self.over_switch((gpu, tb), part, op, &mut waits, &mut acts)?
+            }
             _ => {
                 let sources = op.src_buff.iter().map(|chunks| self.cells((gpu, tb), part, op, chunks));
                 let sources = sources.collect::<Result<Vec<_>, _>>()?;
@@ -480,7 +333,8 @@ impl<'a> Reader<'a> {
         let wrong = |why: String| self.text.wrong(part, format!("the operation {:?} {why}", op.name));
         let channel = u16::try_from(tb).unwrap_or(u16::MAX);
         let count = sources.first().map_or(0, Vec::len);
-        if count == 0 || targets.is_empty() || sources.iter().chain(targets).any(|cells| cells.len() != count) {
+        if count == 0 || targets.is_empty() || sources.iter().chain(targets).any(|cells| cells.len() != count)
+        {
             return Err(wrong("has no sources or no targets, or some that differ in length".into()));
         }
         let flagged = match op.name.as_str() {
@@ -497,7 +351,12 @@ impl<'a> Reader<'a> {
                 for (at, targets) in targets.iter().enumerate() {
                     let sources = &sources[at.min(sources.len() - 1)];
                     let pairs = sources.iter().zip(targets);
-                    acts.extend(pairs.map(|(&source, &target)| Act::Move { source, target, fold: None, channel }));
+                    acts.extend(pairs.map(|(&source, &target)| Act::Move {
+                        source,
+                        target,
+                        fold: None,
+                        channel,
+                    }));
                 }
             }
             "re" | "res" | "rre" | "rres" | "repkt" | "respkt" | "recpkt" | "recspkt" => {
@@ -586,13 +445,19 @@ impl<'a> Reader<'a> {
     }
 
     /// The members and the buffer of a switch channel that a threadblock names.
-    fn group(&self, (gpu, tb): (usize, usize), part: &str, of: &Chunks) -> Result<(Vec<u32>, Buffer), ReadError> {
+    fn group(
+        &self,
+        (gpu, tb): (usize, usize),
+        part: &str,
+        of: &Chunks,
+    ) -> Result<(Vec<u32>, Buffer), ReadError> {
         let wrong = || self.text.wrong(part, "a switch channel that does not exist");
         let id = of.switch_channel_id.ok_or_else(wrong)?;
         let ids = self.blocks[gpu][tb].channels.iter().filter(|ids| ids.channel_type == "switch");
         let number = ids.flat_map(|ids| &ids.channel_ids).nth(id as usize).ok_or_else(wrong)?;
         let channels = self.gpus[gpu].1.channels.iter().filter(|channel| channel.channel_type == "switch");
-        let groups = channels.flat_map(|channel| channel.rank_groups.iter().map(move |group| (channel, group)));
+        let groups =
+            channels.flat_map(|channel| channel.rank_groups.iter().map(move |group| (channel, group)));
         let (channel, group) = groups.skip(*number as usize).next().ok_or_else(wrong)?;
         let mut members = group.ranks.clone();
         members.sort_unstable();
@@ -631,11 +496,13 @@ impl<'a> Reader<'a> {
         let (rank, buffer) = match (of.buffer_id, &of.buffer) {
             (Some(id), _) => {
                 let refs = self.blocks[gpu][tb].remote_buffer_refs.iter();
-                let ids = refs.filter(|of| of.access_channel_type == kind).flat_map(|of| &of.remote_buffer_ids);
+                let ids =
+                    refs.filter(|of| of.access_channel_type == kind).flat_map(|of| &of.remote_buffer_ids);
                 let remote = ids.copied().nth(id as usize).and_then(|id| {
                     self.gpus[gpu].1.remote_buffers.get(id as usize).filter(|of| of.rank < self.shape.ranks)
                 });
-                let remote = remote.ok_or_else(|| self.text.wrong(part, "a remote buffer that does not exist"))?;
+                let remote =
+                    remote.ok_or_else(|| self.text.wrong(part, "a remote buffer that does not exist"))?;
                 (remote.rank, self.buffer(part, &remote.buffer)?)
             }
             (None, Some(buffer)) => (gpu as u32, self.buffer(part, buffer)?),
