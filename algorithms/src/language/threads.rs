@@ -307,25 +307,73 @@ impl Machine<'_> {
     }
 
     fn finish(self) -> Result<Trace, Fault> {
-        let blocked = (0..self.threads.len()).find_map(|thread| self.threads[thread].get(self.next[thread]));
-        if let Some(step) = blocked {
-            let awaited = step.waits.iter().find(|wait| match wait {
-                Wait::Step { thread, step } => self.next[*thread] <= *step,
-                Wait::Queue(queue) => self.queues.get(queue).is_none_or(VecDeque::is_empty),
-                Wait::Written(_) | Wait::Barrier { .. } => true,
-            });
-            let what = match awaited {
-                Some(Wait::Step { .. }) => "a step that never ends".into(),
-                Some(Wait::Written(cell)) => format!("{cell}, which is never written"),
-                Some(Wait::Barrier { .. }) => "a barrier that not all its threads reach".into(),
-                Some(Wait::Queue(_)) | None => "what is never sent".into(),
-            };
-            return Err(Fault::at(step.origin, format!("waits for ever, for {what}")));
+        let blocked = (0..self.threads.len()).find(|thread| self.next[*thread] < self.threads[*thread].len());
+        if let Some(thread) = blocked {
+            return Err(self.stuck(thread));
         }
         if let Some(message) = self.queues.values().flatten().find(|message| message.due) {
             return Err(Fault::at(message.origin, "sends what is never taken"));
         }
         Ok(self.trace)
+    }
+
+    /// The fault of threads that wait for ever, from one of them on: the one that waits for what nothing does, or else
+    /// the first of those that wait for each other.
+    fn stuck(&self, mut thread: usize) -> Fault {
+        let mut passed = Vec::new();
+        while !passed.contains(&thread) {
+            passed.push(thread);
+            match self.awaited(thread).and_then(|wait| self.who_ends(wait)) {
+                Some(other) => thread = other,
+                None => return self.waits(thread),
+            }
+        }
+        let circle = passed.iter().skip_while(|member| **member != thread);
+        self.waits(circle.copied().min().unwrap_or(thread))
+    }
+
+    /// What keeps a thread from its next step.
+    fn awaited(&self, thread: usize) -> Option<&Wait> {
+        let step = self.threads[thread].get(self.next[thread])?;
+        step.waits.iter().find(|wait| match wait {
+            Wait::Step { thread, step } => self.next[*thread] <= *step,
+            Wait::Queue(queue) => self.queues.get(queue).is_none_or(VecDeque::is_empty),
+            Wait::Written(cell) => {
+                let cell = self.trace.shape.canonical(*cell);
+                self.touches.get(&cell).is_none_or(|touches| touches.write.is_none())
+            }
+            Wait::Barrier { .. } => !self.passed[thread],
+        })
+    }
+
+    /// The thread that would end a wait if it went on.
+    fn who_ends(&self, wait: &Wait) -> Option<usize> {
+        let shape = &self.trace.shape;
+        let ends = |act: &Act| match (act, wait) {
+            (Act::Send { queue, .. } | Act::Post(queue) | Act::Release(queue), Wait::Queue(awaited)) => {
+                queue == awaited
+            }
+            (Act::Move { target, .. }, Wait::Written(cell)) => {
+                shape.canonical(*target) == shape.canonical(*cell)
+            }
+            _ => false,
+        };
+        if let Wait::Step { thread, .. } = wait {
+            return Some(*thread);
+        }
+        let left = |thread: &usize| self.threads[*thread].iter().skip(self.next[*thread]);
+        (0..self.threads.len()).find(|thread| left(thread).flat_map(|step| &step.acts).any(ends))
+    }
+
+    fn waits(&self, thread: usize) -> Fault {
+        let what = match self.awaited(thread) {
+            Some(Wait::Step { .. }) => "a step that never ends".into(),
+            Some(Wait::Written(cell)) => format!("{cell}, which is never written"),
+            Some(Wait::Barrier { .. }) => "a barrier that not all its threads reach".into(),
+            Some(Wait::Queue(_)) | None => "what is never sent".into(),
+        };
+        let origin = self.threads[thread].get(self.next[thread]).map_or(0, |step| step.origin);
+        Fault::at(origin, format!("waits for ever, for {what}"))
     }
 }
 

@@ -1,10 +1,11 @@
 //! Schedules from files and from programs, run by ranks: results, names, lengths, agreement, and files that are wrong.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use consort::planning::language::{self, Program, Range, msccl, output};
 use consort::planning::{Algorithm, Collective, LowerOptions, Schedule};
-use consort::{Communicator, Error, Options, ReduceOp};
+use consort::{Communicator, Error, Options, ReduceOp, UniqueId};
 use consort_tests::{Links, on_ranks};
 
 const SLOTS: LowerOptions = LowerOptions { slots: 4 };
@@ -132,6 +133,27 @@ fn a_directory_of_schedules_is_candidates_by_the_names_of_its_files() {
     let nowhere = Options::default().schedule_directory(directory.0.join("none"));
     let error = Communicator::local_with(1, &nowhere).map(drop).expect_err("no directory").to_string();
     assert!(error.contains("CONSORT_SCHEDULE_DIR"), "{error}");
+}
+
+#[test]
+fn ranks_whose_directories_differ_do_not_join() {
+    let directory = Directory::new("differ");
+    directory.put("dir-lone.xml", &msccl::write(&ring("any", 2), Range::ALL).expect("MSCCL has it"));
+    let id = UniqueId::create().expect("an id");
+    let without = Options::default().join_timeout(Duration::from_secs(20));
+    let with = without.clone().schedule_directory(&directory.0);
+    std::thread::scope(|threads| {
+        let calls = [(0, &without), (1, &with)].map(|(rank, options)| {
+            let id = id.clone();
+            threads.spawn(move || Communicator::join_with(rank, 2, &id, options).map(drop))
+        });
+        for call in calls {
+            let error = call.join().expect("no panic").expect_err("they differ");
+            let text = error.to_string();
+            assert!(matches!(error, Error::Settings { .. }) && text.contains("dir-lone#"), "{text}");
+            assert!(text.contains("rank 1"), "{text}");
+        }
+    });
 }
 
 /// Every rank folds all inputs into its own output, in the order of ranks.
