@@ -6,7 +6,7 @@ use consort::planning::language::{Program, ProgramError, output, scratch};
 use consort::planning::{Algorithm, Collective, Schedule, export, simulate, topology};
 use consort::{Communicator, Options, ReduceOp};
 
-/// All-reduce of any number of ranks in two rounds: each rank folds its part of everybody's vector and hands it out.
+/// All-reduce of any number of ranks in two rounds: each rank folds its part of every rank's vector and hands it out.
 fn all_pairs(ranks: u32) -> Result<Schedule, ProgramError> {
     let program = Program::new(Collective::AllReduce, ranks).parts(ranks);
     for part in 0..ranks {

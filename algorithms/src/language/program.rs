@@ -47,7 +47,7 @@ fn cell(rank: u32, place: Place) -> Cell {
 /// use consort_algorithms::language::{Program, output};
 /// use consort_algorithms::Collective;
 ///
-/// // All-gather of four ranks: everybody's chunk goes to each of the others.
+/// // All-gather of four ranks: every rank's chunk goes to each of the others.
 /// let program = Program::new(Collective::AllGather, 4);
 /// for rank in 0..4 {
 ///     for other in 0..4 {
@@ -119,7 +119,7 @@ impl Program {
         Program { instances: 1, options: LowerOptions { slots: 4 }, inner: RefCell::new(inner) }
     }
 
-    /// Cuts every block into so many parts, as the first thing: chunk `c` of a buffer is part `c % parts` of block
+    /// Cuts every block into this many parts, as the first thing: chunk `c` of a buffer is part `c % parts` of block
     /// `c / parts`.
     pub fn parts(mut self, parts: u32) -> Self {
         self.inner.get_mut().trace.shape.partition = Partition { parts };
@@ -132,7 +132,7 @@ impl Program {
         self
     }
 
-    /// Runs the program so many times side by side, each on its own part of every chunk and on its own channels.
+    /// Runs the program this many times side by side, each on its own part of every chunk and on its own channels.
     pub fn instances(mut self, instances: u16) -> Self {
         self.instances = instances;
         self

@@ -102,7 +102,7 @@ fn input_of(shape: &Shape, rank: Rank, place: Place) -> Option<Place> {
     aliasing::input_of_output(collective, partition, ranks, rank, output).map(Place::Input)
 }
 
-/// The round of each move; `None` where so many sweeps do not settle them.
+/// The round of each move; `None` where this number of sweeps does not settle them.
 fn levels(shape: &Shape, resolved: &Resolved, apart: u32, sweeps: usize) -> Option<Vec<u32>> {
     let edges = edges(shape, resolved, apart);
     let mut levels = vec![0u32; resolved.moves.len()];
