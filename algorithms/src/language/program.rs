@@ -22,7 +22,7 @@ pub fn output(chunk: u32) -> Place {
 }
 
 /// A chunk of the input, as a place. The caller's buffer is never written: where a program writes one, the library
-/// keeps the value elsewhere, and whoever reads the chunk from then on reads that.
+/// keeps the value elsewhere, and what reads the chunk from then on reads that.
 pub fn input(chunk: u32) -> Place {
     Place::Input(Chunk(chunk))
 }
