@@ -22,8 +22,9 @@ pub(super) fn schedule(name: String, shape: &Shape, mut resolved: Resolved, apar
         Some(levels) => levels,
         None => {
             hold_at_target(shape, &mut resolved);
-            // All moves are at once now, so that every edge leads on in the order of the events.
-            levels(shape, &resolved, apart, usize::MAX).unwrap_or_else(|| vec![0; resolved.moves.len()])
+            // All moves are at once now, so that every edge leads on in the order of the events, and two sweeps settle
+            // them. What did not would be refused by the verifier.
+            levels(shape, &resolved, apart, SWEEPS_MAX).unwrap_or_else(|| vec![0; resolved.moves.len()])
         }
     };
     let last = levels.iter().copied().max().map_or(0, |last| last as usize + 1);
