@@ -30,12 +30,9 @@ fn hierarchical(boxes: u32) -> Result<Schedule, ProgramError> {
         let owner = |number: u32| number * BOX + part;
         let of_box = |number: u32| {
             let peers = (1..BOX).map(|step| number * BOX + (part + step) % BOX);
-            let fold = |sum: consort::planning::language::Value<'_>, peer| {
-                sum.reduce_to(program.input(peer, part), output(part));
-                program.at(owner(number), output(part))
-            };
-            peers.fold(program.input(owner(number), part), |sum, peer| fold(sum, peer));
-            program.at(owner(number), output(part))
+            peers.fold(program.input(owner(number), part), |sum, peer| {
+                sum.reduce_to(program.input(peer, part), output(part))
+            })
         };
         let sums: Vec<_> = (0..boxes).map(of_box).collect();
         let all = sums[1..].iter().fold(sums[0], |sum, other| other.reduce(sum.on(1)));

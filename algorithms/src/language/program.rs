@@ -97,7 +97,6 @@ impl Error for ProgramError {}
 
 /// A chunk's value at a place of a rank, as it is when the handle is made.
 #[derive(Clone, Copy, Debug)]
-#[must_use]
 pub struct Value<'a> {
     program: &'a Program,
     cell: Cell,
@@ -225,6 +224,7 @@ impl<'a> Value<'a> {
     }
 
     /// The same value, which travels on a channel from now on. Channels of a pair of ranks do not wait for each other.
+    #[must_use]
     pub fn on(self, channel: u16) -> Self {
         Value { channel, ..self }
     }

@@ -28,7 +28,7 @@ fn what_does_not_depend_on_each_other_is_in_one_round() {
     survives(&schedule, Range::ALL);
     let gather = Program::new(Collective::AllGather, 5);
     for (from, to) in (0..25).map(|pair| (pair / 5, pair % 5)) {
-        let _ = gather.input(from, 0).copy_to(to, output(from));
+        gather.input(from, 0).copy_to(to, output(from));
     }
     let schedule = gather.schedule("gather").expect("it is right");
     assert_eq!((schedule.rounds.len(), schedule.messages()), (1, 20));
@@ -88,19 +88,19 @@ fn the_statement_that_is_wrong_is_named() {
     let program = pair();
     let sum = program.input(0, 0).reduce_to(program.input(1, 0), output(0));
     let (line, again) = (line!() + 1, sum);
-    let _ = again.reduce(program.input(1, 0));
+    again.reduce(program.input(1, 0));
     assert_eq!(refused(&program), (line, "folds the contribution of rank 1 to chunk 0 twice".into()));
 
     let program = pair();
     let line = line!() + 1;
-    let _ = program.at(0, scratch(3)).copy_to(1, output(0));
+    program.at(0, scratch(3)).copy_to(1, output(0));
     assert_eq!(refused(&program), (line, "reads scratch chunk 3 of rank 0 before anything is there".into()));
 
     let program = pair();
     let old = program.input(0, 0).copy_to(1, scratch(0));
-    let _ = program.input(1, 0).copy_to(1, scratch(0));
+    program.input(1, 0).copy_to(1, scratch(0));
     let line = line!() + 1;
-    let _ = old.copy_to(0, output(0));
+    old.copy_to(0, output(0));
     assert_eq!(
         refused(&program),
         (line, "uses a value of scratch chunk 0 of rank 1 that was overwritten".into())
@@ -108,17 +108,17 @@ fn the_statement_that_is_wrong_is_named() {
 
     let program = pair().parts(2);
     let line = line!() + 1;
-    let _ = program.input(0, 0).reduce_to(program.input(1, 1), output(0));
+    program.input(0, 0).reduce_to(program.input(1, 1), output(0));
     assert_eq!(refused(&program), (line, "folds chunk 0 with chunk 1".into()));
 
     let program = pair();
     let line = line!() + 1;
-    let _ = program.input(0, 1).copy_to(1, output(0));
+    program.input(0, 1).copy_to(1, output(0));
     assert_eq!(refused(&program), (line, "reads input chunk 1 of rank 0, which does not exist".into()));
 
     let program = pair();
     let line = line!() + 1;
-    let _ = program.input(0, 0).reduce_to(program.input(1, 0), output(0));
+    program.input(0, 0).reduce_to(program.input(1, 0), output(0));
     assert_eq!(refused(&program).1, "all_reduce: nothing writes output chunk 0 of rank 1");
     let _ = (line, program.input(0, 0).copy_to(1, output(0)));
     let (at, why) = refused(&program);
@@ -126,7 +126,7 @@ fn the_statement_that_is_wrong_is_named() {
 
     let program = Program::new(Collective::AllGather, 2);
     let line = line!() + 1;
-    let _ = program.input(0, 0).reduce_to(program.input(1, 0), output(0));
+    program.input(0, 0).reduce_to(program.input(1, 0), output(0));
     assert_eq!(refused(&program), (line, "folds in an all_gather that only moves".into()));
     assert!(refused(&Program::new(Collective::AllReduce, 0)).1.contains("no ranks"));
     assert!(refused(&Program::new(Collective::SendReceive, 3)).1.contains("two ranks"));
@@ -147,7 +147,7 @@ fn random(random: &mut Random) -> Schedule {
                 let through = random.below(ranks as usize) as u32;
                 value = value.on(channel(random)).copy_to(through, scratch(from * ranks * parts + block));
             }
-            let _ = value.copy_to(to, output(from * parts + piece));
+            value.copy_to(to, output(from * parts + piece));
         }
         return program.schedule("random").expect("it is right");
     }
@@ -164,7 +164,7 @@ fn random(random: &mut Random) -> Schedule {
         };
     }
     for rank in 0..ranks {
-        let _ = values[0].on(channel(random)).copy_to(rank, output(0));
+        values[0].on(channel(random)).copy_to(rank, output(0));
     }
     program.schedule("random").expect("it is right")
 }
