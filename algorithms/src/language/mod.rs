@@ -92,7 +92,7 @@ fn proved(name: String, trace: &Trace, options: &LowerOptions) -> Result<Schedul
         }
         match prove(&schedule, options) {
             Ok(()) => return Ok(schedule),
-            Err(why) => drop(first.get_or_insert(why)),
+            Err(why) => first = first.or(Some(why)),
         }
     }
     Err(Fault::of_whole(first.unwrap_or_default()))

@@ -100,8 +100,12 @@ pub(super) fn run(shape: Shape, threads: &[Vec<Step>]) -> Result<Trace, Fault> {
     let (mut ends, mut flagged) = (BTreeMap::new(), BTreeSet::new());
     for wait in threads.iter().flatten().flat_map(|step| &step.waits) {
         match wait {
-            Wait::Step { thread, step } => drop(ends.insert((*thread, *step), None)),
-            Wait::Written(cell) => drop(flagged.insert(shape.canonical(*cell))),
+            Wait::Step { thread, step } => {
+                ends.insert((*thread, *step), None);
+            }
+            Wait::Written(cell) => {
+                flagged.insert(shape.canonical(*cell));
+            }
             Wait::Queue(_) | Wait::Barrier { .. } => {}
         }
     }

@@ -188,7 +188,9 @@ fn files_that_are_damaged_by_a_seed_are_read_or_refused() {
                 let at = random.below(bytes.len());
                 match random.below(4) {
                     0 => bytes.truncate(at.max(1)),
-                    1 => drop(bytes.remove(at)),
+                    1 => {
+                        bytes.remove(at);
+                    }
                     // A number that is another.
                     _ => {
                         let digits: Vec<usize> =

@@ -14,7 +14,9 @@ fn all_pairs(ranks: u32) -> Program {
         for other in (0..ranks).filter(|other| *other != part) {
             sum = sum.reduce_to(program.input(other, part), output(part));
         }
-        (0..ranks).filter(|other| *other != part).for_each(|other| drop(sum.copy_to(other, output(part))));
+        for other in (0..ranks).filter(|other| *other != part) {
+            sum.copy_to(other, output(part));
+        }
     }
     program
 }
@@ -42,7 +44,9 @@ fn in_place_ranks_exchange_values_in_one_round() {
         let values: Vec<_> = (0..4).map(|rank| program.input(rank, 0)).collect();
         let moved: Vec<_> =
             (0..4).map(|rank| values[rank ^ distance].copy_to(rank as u32, scratch(0))).collect();
-        moved.into_iter().zip(&values).for_each(|(other, own)| drop(own.reduce(other)));
+        for (other, own) in moved.into_iter().zip(&values) {
+            own.reduce(other);
+        }
     }
     let schedule = program.schedule("doubling").expect("it is right");
     assert_eq!(schedule.messages(), 8);
@@ -120,7 +124,7 @@ fn the_statement_that_is_wrong_is_named() {
     let line = line!() + 1;
     program.input(0, 0).reduce_to(program.input(1, 0), output(0));
     assert_eq!(refused(&program).1, "all_reduce: nothing writes output chunk 0 of rank 1");
-    let _ = (line, program.input(0, 0).copy_to(1, output(0)));
+    program.input(0, 0).copy_to(1, output(0));
     let (at, why) = refused(&program);
     assert!(at > line && why.contains("without the contribution of rank 1"), "{at}: {why}");
 
