@@ -64,27 +64,9 @@ impl<'a> Moving<'a> {
     fn relieve(&mut self, part: usize) -> bool {
         let most = self.loads[part] * self.wires.times[part];
         let passing: Vec<(u32, u32)> = self.passing[part].iter().copied().collect();
-        let mut best: Option<(u64, u32, (u32, u32), u32)> = None;
-        for (chunk, rank) in passing {
-            let Some(old) = self.parents[chunk as usize][rank as usize] else { continue };
-            let old = &self.wires.edges[old as usize].uses;
-            for &number in &self.wires.entering[rank as usize] {
-                self.looked += 1;
-                let edge = &self.wires.edges[number as usize];
-                let after = edge.uses.iter().map(|part| {
-                    let stays = u64::from(!old.contains(part));
-                    (self.loads[*part as usize] + stays) * self.wires.times[*part as usize]
-                });
-                let after = after.max().unwrap_or(0);
-                if after >= most || best.is_some_and(|(least, ..)| least <= after) {
-                    continue;
-                }
-                if let Some(depth) = self.depth(chunk, edge.from, rank) {
-                    best = Some((after, depth, (chunk, rank), number));
-                }
-            }
-        }
-        let Some((_, _, (chunk, rank), number)) = best else { return false };
+        let found =
+            passing.into_iter().find_map(|(chunk, rank)| Some((chunk, rank, self.other(chunk, rank, most)?)));
+        let Some((chunk, rank, number)) = found else { return false };
         let old = self.parents[chunk as usize][rank as usize].replace(number);
         for (edge, comes) in old.map(|old| (old, false)).into_iter().chain([(number, true)]) {
             for &part in &self.wires.edges[edge as usize].uses {
@@ -101,17 +83,32 @@ impl<'a> Moving<'a> {
         true
     }
 
-    /// How far a rank is from the root of a chunk's tree; none below `avoided`.
-    fn depth(&self, chunk: u32, rank: u32, avoided: u32) -> Option<u32> {
-        let (mut at, mut depth) = (rank, 0);
-        loop {
-            if at == avoided {
-                return None;
-            }
-            match self.parents[chunk as usize][at as usize] {
-                None => return Some(depth),
-                Some(edge) => (at, depth) = (self.wires.edges[edge as usize].from, depth + 1),
+    /// Another edge over which a rank can get a chunk, so that what it occupies takes less time than `most`: the one that takes
+    /// least.
+    fn other(&mut self, chunk: u32, rank: u32, most: u64) -> Option<u32> {
+        let old = &self.wires.edges[self.parents[chunk as usize][rank as usize]? as usize].uses;
+        let mut best: Option<(u64, u32)> = None;
+        for &number in &self.wires.entering[rank as usize] {
+            self.looked += 1;
+            let edge = &self.wires.edges[number as usize];
+            let after = edge.uses.iter().map(|part| {
+                let comes = u64::from(!old.contains(part));
+                (self.loads[*part as usize] + comes) * self.wires.times[*part as usize]
+            });
+            let after = after.max().unwrap_or(0);
+            let is_better = after < most && best.is_none_or(|(least, _)| after < least);
+            if is_better && !self.is_below(chunk, edge.from, rank) {
+                best = Some((after, number));
             }
         }
+        best.map(|(_, number)| number)
+    }
+
+    /// Whether a rank gets a chunk by way of another one.
+    fn is_below(&self, chunk: u32, rank: u32, other: u32) -> bool {
+        let above = |at: &u32| {
+            self.parents[chunk as usize][*at as usize].map(|edge| self.wires.edges[edge as usize].from)
+        };
+        std::iter::successors(Some(rank), above).any(|at| at == other)
     }
 }
