@@ -44,8 +44,8 @@ struct Spread<'a> {
     has: Vec<Bits>,
     lacks: Vec<Bits>,
     copies: Vec<u32>,
-    /// Groups by the time of an edge.
-    levels: BTreeMap<u64, Level>,
+    /// Groups by the binary logarithm of the time of an edge.
+    levels: BTreeMap<u32, Level>,
     /// For each edge the chunks that it may carry; all where there is none.
     only: Option<Vec<Bits>>,
     /// Time units for which each rank has sent.
@@ -93,8 +93,9 @@ pub(super) fn has_groups(wires: &Wires, slower: u64) -> bool {
     levels(wires, &[], slower).values().any(groups)
 }
 
-/// For each time of an edge the groups of ranks that edges join both ways which are at least `slower` times as fast.
-fn levels(wires: &Wires, origins: &[u32], slower: u64) -> BTreeMap<u64, Level> {
+/// For each power of two among the times of edges the groups of ranks that edges join both ways, each at least `slower` times as
+/// fast.
+fn levels(wires: &Wires, origins: &[u32], slower: u64) -> BTreeMap<u32, Level> {
     let mut fastest: BTreeMap<(u32, u32), u64> = BTreeMap::new();
     for edge in &wires.edges {
         let time = fastest.entry((edge.from, edge.to)).or_insert(edge.time);
@@ -102,9 +103,9 @@ fn levels(wires: &Wires, origins: &[u32], slower: u64) -> BTreeMap<u64, Level> {
     }
     let mut levels = BTreeMap::new();
     for edge in &wires.edges {
-        levels.entry(edge.time).or_insert_with(|| {
+        levels.entry(edge.time.ilog2()).or_insert_with_key(|power| {
             let is_near =
-                |pair: &(u32, u32)| fastest.get(pair).is_some_and(|time| time * slower <= edge.time);
+                |pair: &(u32, u32)| fastest.get(pair).is_some_and(|time| time * slower <= 1 << power);
             let mut group: Vec<u32> = (0..wires.ranks).collect();
             for (from, to) in
                 fastest.keys().filter(|(from, to)| is_near(&(*from, *to)) && is_near(&(*to, *from)))
@@ -143,7 +144,7 @@ impl Work for Spread<'_> {
     fn pick(&mut self, number: u32) -> Option<u32> {
         let edge = &self.wires.edges[number as usize];
         let (from, to) = (edge.from as usize, edge.to as usize);
-        let known = self.levels.get(&edge.time).map(|level| &level.known[level.group[to] as usize].0);
+        let known = self.levels.get(&edge.time.ilog2()).map(|level| &level.known[level.group[to] as usize].0);
         let only = self.only.as_ref().map(|only| &only[number as usize].0);
         // Ranks begin at different chunks, so that they do not all want the same one.
         let chunks = self.copies.len() as u32;
