@@ -97,7 +97,7 @@ fn distance(certificate: &Certificate, network: &Network) -> Option<Fraction> {
     for (number, (arc, length)) in network.arcs.iter().zip(&lengths).enumerate() {
         leaving[arc.from].push(number);
         if *length > 0 {
-            volume = volume.checked_add(arc.capacity?.checked_mul(u128::from(*length))?)?;
+            volume = volume.checked_add(arc.capacity.checked_mul(u128::from(*length))?)?;
         }
     }
     let mut sum = 0u128;

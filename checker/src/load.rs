@@ -34,9 +34,12 @@ pub(crate) fn rate(certificate: &Certificate, network: &Network) -> Result<Fract
         * u128::from(*parts);
     let mut least: Option<Fraction> = None;
     for arc in &network.arcs {
-        let (Some(bytes_s), Some(&chunks)) = (arc.capacity, loads.get(&arc.part)) else { continue };
-        // Both are counts of a text that fits into memory, times 64 bits at most.
-        let Some(rate) = Fraction::new(bytes_s * vector, chunks) else { continue };
+        let Some(&chunks) = loads.get(&arc.part) else { continue };
+        // It is absent where it is far above all that can be compared.
+        let Some(rate) = arc.capacity.checked_mul(vector).and_then(|above| Fraction::new(above, chunks))
+        else {
+            continue;
+        };
         if least.is_none_or(|least| rate.is_below(least).unwrap_or(false)) {
             least = Some(rate);
         }

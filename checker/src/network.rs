@@ -10,8 +10,8 @@ use crate::parse::{Certificate, Kind, Part, Side, begin};
 pub(crate) struct Arc {
     pub(crate) from: usize,
     pub(crate) to: usize,
-    /// Bytes a second; none without a limit.
-    pub(crate) capacity: Option<u128>,
+    /// Bytes a second.
+    pub(crate) capacity: u128,
     pub(crate) part: Part,
 }
 
@@ -36,16 +36,17 @@ impl Network {
             let Kind::Rank { inject, eject } = *kind else { continue };
             let (begin, end) = (begin(whole, rank), begin(whole, rank) + 1);
             ends[rank] = (begin, end);
-
+            // What links cannot carry is no limit.
+            let least = |limit: Option<u64>, all: u128| limit.map_or(all, |limit| all.min(limit.into()));
             let mut arc = |from, to, capacity, part| arcs.push(Arc { from, to, capacity, part });
-            arc(rank, begin, inject.map(u128::from), ("inject", rank));
-            arc(end, rank, eject.map(u128::from), ("eject", rank));
+            arc(rank, begin, least(inject, out[rank]), ("inject", rank));
+            arc(end, rank, least(eject, into[rank]), ("eject", rank));
             if certificate.machine.relays {
-                arc(end, begin, Some(out[rank].min(into[rank])), ("through", rank));
+                arc(end, begin, out[rank].min(into[rank]), ("through", rank));
             }
         }
         for (number, link) in certificate.machine.links.iter().enumerate() {
-            let capacity = Some(u128::from(link.bytes_s));
+            let capacity = link.bytes_s.into();
             arcs.push(Arc { from: ends[link.from].0, to: ends[link.to].1, capacity, part: ("link", number) });
         }
         Network { nodes: whole + 2 * ranks, ranks, arcs }
@@ -55,14 +56,13 @@ impl Network {
     pub(crate) fn inside(&self, side: &Side) -> Vec<bool> {
         let mut inside = vec![false; self.nodes];
         side.nodes.iter().for_each(|node| inside[*node] = true);
-
         inside
     }
 
-    /// What leaves a set in a second; none where that has no limit.
+    /// What leaves a set in a second; none where that does not fit.
     pub(crate) fn out_of(&self, inside: &[bool]) -> Option<u128> {
         let crossing = self.arcs.iter().filter(|arc| inside[arc.from] && !inside[arc.to]);
-        crossing.map(|arc| arc.capacity).try_fold(0u128, |sum, capacity| sum.checked_add(capacity?))
+        crossing.map(|arc| arc.capacity).try_fold(0u128, |sum, capacity| sum.checked_add(capacity))
     }
 
     /// The distances of all nodes from one, [`u128::MAX`] where it is not reached; `lengths` are those of the arcs.

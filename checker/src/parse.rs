@@ -47,7 +47,6 @@ pub(crate) struct Transfer {
     /// Numbers of ranks; those above the ranks are aggregating switches.
     pub(crate) from: u32,
     pub(crate) to: u32,
-    pub(crate) channel: u32,
     pub(crate) source: Place,
     pub(crate) target: Place,
     pub(crate) fold: Option<Place>,
@@ -323,8 +322,9 @@ fn rounds(lines: &mut Lines<'_>) -> Result<Vec<Vec<Transfer>>, Refused> {
         let mut round = Vec::new();
         while let Some(mut words) = lines.take("move") {
             let line = words.line;
-            let (from, to, channel) =
-                (words.number("rank")?, words.number("rank")?, words.number("channel")?);
+            let (from, to) = (words.number("rank")?, words.number("rank")?);
+            // Channels order transfers of different rounds, which no rate depends on.
+            words.number::<u16>("channel")?;
             let (source, target) = (words.place()?, words.place()?);
             let fold = words.has("fold").then(|| words.place()).transpose()?;
             // The order of a fold is for its bits, which no rate depends on.
@@ -332,7 +332,7 @@ fn rounds(lines: &mut Lines<'_>) -> Result<Vec<Vec<Transfer>>, Refused> {
                 return refused(line, "a fold is arriving-first or own-first");
             }
             words.end(())?;
-            round.push(Transfer { line, from, to, channel, source, target, fold });
+            round.push(Transfer { line, from, to, source, target, fold });
         }
         rounds.push(round);
     }

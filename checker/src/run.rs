@@ -1,13 +1,13 @@
 //! The schedule, run with what each chunk is made of in the place of numbers.
 //!
-//! A value is an input chunk's number and the set of ranks whose contributions are in it, each once. In a round all transfers read
-//! what was there before it; then local copies are written, then what arrives, in the order of the list. A fold therefore meets what
-//! arrived before it in its round, if that came on its channel: arrivals on two channels have no order.
+//! A value is an input chunk's number and the set of ranks whose contributions are in it, each once. All transfers of a round read
+//! what was there before it, and a rank's place takes part in one write of a round. A switch that folds takes all that arrives in
+//! the order of the list.
 //!
 //! Invariant: each input chunk is folded with contributions to the same chunk, at most once; a place is read after it was written;
 //! inputs are not written. Absent: slots, and which rank waits for which.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
 use crate::parse::{Certificate, Place, Transfer};
@@ -51,20 +51,9 @@ impl Machine<'_> {
             }
             sources.push(self.read(line, from, transfer.source)?);
         }
-        // The channel of the last write of each place in this round, and whether it was a local copy.
-        let mut written: HashMap<(u32, Place), (u32, bool)> = HashMap::new();
-        for local in [true, false] {
-            for (transfer, arriving) in round.iter().zip(&sources) {
-                if (transfer.from == transfer.to) == local {
-                    self.write(transfer, Rc::clone(arriving), &mut written)?;
-                }
-            }
-        }
-        let copies = round.iter().filter(|transfer| transfer.from == transfer.to);
-        for Transfer { line, from, source, .. } in copies {
-            if written.get(&(*from, *source)).is_some_and(|(_, local)| *local) {
-                return refused(*line, "another copy of this round writes what this one reads");
-            }
+        let mut written: HashSet<(u32, Place)> = HashSet::new();
+        for (transfer, arriving) in round.iter().zip(sources) {
+            self.write(transfer, arriving, &mut written)?;
         }
         Ok(())
     }
@@ -73,12 +62,14 @@ impl Machine<'_> {
         &mut self,
         transfer: &Transfer,
         arriving: Rc<Value>,
-        written: &mut HashMap<(u32, Place), (u32, bool)>,
+        written: &mut HashSet<(u32, Place)>,
     ) -> Result<(), Refused> {
-        let Transfer { line, from, to, channel, target, fold, .. } = *transfer;
-        let mut touched = [Some(target), fold].into_iter().flatten();
-        if touched.any(|place| written.get(&(to, place)).is_some_and(|(other, _)| *other != channel)) {
-            return refused(line, "another channel writes the same place in this round");
+        let Transfer { line, to, target, fold, .. } = *transfer;
+        let is_switch = to >= self.of.ranks;
+        if !is_switch
+            && [Some(target), fold].into_iter().flatten().any(|place| written.contains(&(to, place)))
+        {
+            return refused(line, "another transfer writes the same place in this round");
         }
         let value = match fold {
             None => arriving,
@@ -100,7 +91,7 @@ impl Machine<'_> {
         if !may_be_written {
             return refused(line, format!("rank {to} has no such output, or it is an input that is written"));
         }
-        written.insert((to, target), (channel, from == to));
+        written.insert((to, target));
         self.held.insert((to, target), value);
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Trees in time as the rounds of a schedule.
 //!
-//! Each distinct start is a round. A chunk's tree has one channel, and no other chunk touches its places; so the streams of a rank
+//! Each distinct start is a round, and of a fold each distinct end, backwards. A chunk's tree has one channel, and no other chunk touches its places; so the streams of a rank
 //! run side by side, as many as there are channels, and the slices of a long call follow each other in each.
 //!
 //! Fold order: what arrives first, in each rank; arriving value first.
@@ -56,8 +56,8 @@ impl Emit {
     }
 
     /// Adds transfers by their times: those of equal times are a round, the first of which is `first` or later.
-    pub(super) fn by_time(&mut self, first: usize, timed: Vec<(u64, Transfer)>) {
-        let mut rounds: BTreeMap<u64, Vec<Transfer>> = BTreeMap::new();
+    pub(super) fn by_time(&mut self, first: usize, timed: Vec<((u64, u32), Transfer)>) {
+        let mut rounds: BTreeMap<(u64, u32), Vec<Transfer>> = BTreeMap::new();
         for (time, transfer) in timed {
             rounds.entry(time).or_default().push(transfer);
         }
@@ -81,6 +81,8 @@ impl Emit {
         }
         let mut held: BTreeMap<(u32, u32), Place> = BTreeMap::new();
         let mut timed = Vec::with_capacity(steps.len());
+        // A fold reads what was there before its round: what arrives at one time for one place is folded in rounds of its own.
+        let mut arrived: BTreeMap<(u32, u32), (u64, u32)> = BTreeMap::new();
         for (time, &Step { edge, chunk, .. }) in order {
             // Backwards: what was the end of the edge sends.
             let (from, to) = (wires.edges[edge as usize].to, wires.edges[edge as usize].from);
@@ -95,9 +97,15 @@ impl Emit {
                 Place::Scratch(Chunk(chunk))
             };
             held.insert((to, chunk), target);
+            let turn = match arrived.get(&(to, chunk)) {
+                Some((last, turn)) if *last == time => turn + 1,
+                _ => 0,
+            };
+            arrived.insert((to, chunk), (time, turn));
             let channel = self.channel(chunk, 0);
             let (from, to) = (Rank(from), Rank(to));
-            timed.push((time, Transfer { from, to, channel, source, target, fold, own_first: false }));
+            timed
+                .push(((time, turn), Transfer { from, to, channel, source, target, fold, own_first: false }));
         }
         self.by_time(0, timed);
     }
@@ -117,7 +125,7 @@ impl Emit {
             let source = if from == origins[chunk as usize] { start(chunk) } else { target };
             let channel = self.channel(chunk, first);
             (
-                time,
+                (time, 0),
                 Transfer {
                     from: Rank(from),
                     to: Rank(to),
@@ -129,7 +137,7 @@ impl Emit {
                 },
             )
         };
-        let timed: Vec<(u64, Transfer)> = steps.iter().map(transfer).collect();
+        let timed: Vec<((u64, u32), Transfer)> = steps.iter().map(transfer).collect();
         if self.collective != Collective::AllReduce {
             for (chunk, &origin) in (0..).zip(origins) {
                 let source = start(chunk);

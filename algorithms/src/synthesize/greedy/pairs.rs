@@ -175,7 +175,7 @@ pub(super) fn emit(wires: &Wires, paths: &Paths, into: &mut Emit) {
             fold: None,
             own_first: false,
         };
-        timed.push((step.start, transfer));
+        timed.push(((step.start, 0), transfer));
     }
     let keepers = if collective == Collective::AllToAll { ranks } else { 1 };
     for rank in 0..keepers {
