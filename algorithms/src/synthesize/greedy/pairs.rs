@@ -164,7 +164,12 @@ pub(super) fn emit(wires: &Wires, paths: &Paths, into: &mut Emit) {
         let message = &messages[step.chunk as usize];
         let hop = &mut passed[step.chunk as usize];
         *hop += 1;
-        let own = Place::Scratch(Chunk(step.chunk));
+        // A place between is as long as its piece, which its number names where blocks differ in length.
+        let own = Place::Scratch(match collective {
+            Collective::Gather => block(ranks, message.from, message.piece),
+            Collective::Scatter => block(ranks, message.to, message.piece),
+            _ => Chunk(step.chunk),
+        });
         let edge = &wires.edges[step.edge as usize];
         let transfer = Transfer {
             from: Rank(edge.from),

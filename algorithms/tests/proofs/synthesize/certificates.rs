@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use consort_algorithms::Collective;
 use consort_algorithms::catalogue::{Shape, candidates};
 use consort_algorithms::synthesize::{CertificateError, certificate};
 use consort_algorithms::topology::profile;
