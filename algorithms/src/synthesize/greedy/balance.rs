@@ -15,16 +15,19 @@ pub(super) fn fullest(wires: &Wires, parents: &Parents) -> u64 {
     loads.iter().zip(&wires.times).map(|(load, time)| load * time).max().unwrap_or(0)
 }
 
-fn loads(wires: &Wires, parents: &Parents) -> Vec<u64> {
+/// Chunks of the trees on each link and limit.
+pub(super) fn loads(wires: &Wires, parents: &Parents) -> Vec<u64> {
     let mut loads = vec![0u64; wires.times.len()];
     let parts = parents.iter().flatten().flatten().flat_map(|edge| &wires.edges[*edge as usize].uses);
     parts.for_each(|part| loads[*part as usize] += 1);
     loads
 }
 
-/// Moves chunks away from the fullest links until that helps no more, or `looks` edges were looked at; gives how many were.
-pub(super) fn balance(wires: &Wires, parents: &mut Parents, looks: u64) -> u64 {
+/// Moves chunks away from the fullest links until that helps no more, or `looks` edges were looked at; gives how many were. Beside the
+/// trees the links carry what is in `others`.
+pub(super) fn balance(wires: &Wires, parents: &mut Parents, others: &[u64], looks: u64) -> u64 {
     let mut moving = Moving::new(wires, parents);
+    moving.loads.iter_mut().zip(others).for_each(|(load, other)| *load += other);
     while moving.looked < looks {
         let times = |part: &usize| moving.loads[*part] * wires.times[*part];
         // Of equally full ones the first: if that stays as it is, so does the time of the trees.

@@ -154,7 +154,14 @@ fn trees(wires: &Wires, collective: Collective, options: &Options) -> Option<Sch
     // What is folded and then sent has one number of pieces.
     let pieces = fold.as_ref().map(|fold| fold.pieces);
     let mut left = options.looks_max;
-    let copy = copies.then(|| best(wires, collective, options, pieces, &mut left));
+    let mut copy = copies.then(|| best(wires, collective, options, pieces, &mut left));
+    if let (Some(fold), Some(copy)) = (&mut fold, &mut copy) {
+        // A link carries both, one after the other.
+        let others = balance::loads(&transposed, &fold.parents);
+        balance::balance(wires, &mut copy.parents, &others, options.looks_max);
+        let others = balance::loads(wires, &copy.parents);
+        balance::balance(&transposed, &mut fold.parents, &others, options.looks_max);
+    }
     let pieces = copy.as_ref().or(fold.as_ref())?.pieces;
     let all = origins(collective, ranks, pieces);
     let block =
@@ -204,7 +211,7 @@ fn best(
             }
             let (mut parents, looked) = spread::spread(wires, &origins, Way { slower, turn });
             *left = left.saturating_sub(looked);
-            let looked = balance::balance(wires, &mut parents, *left);
+            let looked = balance::balance(wires, &mut parents, &[], *left);
             *left = left.saturating_sub(looked);
             let fullest = balance::fullest(wires, &parents);
             let is_better = |best: &Found| {
