@@ -47,7 +47,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { pieces_max: 8, channels: 8, looks_max: 4 << 20 }
+        Options { pieces_max: 8, channels: 16, looks_max: 1 << 20 }
     }
 }
 
@@ -89,11 +89,12 @@ pub fn schedule(
     let asked = bounds::Options { root: is_rooted.then_some(Rank(0)), in_network: false };
     let bound = bound(topology, collective, &asked).ok();
     let wires = Wires::new(topology);
+    let goal = bound.as_ref().map(|bound| bound.rate);
     let schedule = match collective {
         Collective::AllToAll | Collective::Gather | Collective::Scatter => {
-            exchange(&wires, collective, options)?
+            exchange(&wires, collective, options, goal)?
         }
-        _ => trees(&wires, collective, options)?,
+        _ => trees(&wires, collective, options, goal)?,
     };
     let rate = super::rate(&schedule, topology).ok()??;
     Some(Greedy { schedule, rate, bound })
@@ -131,7 +132,7 @@ fn origins(collective: Collective, ranks: u32, pieces: u32) -> Vec<u32> {
     (0..ranks * pieces).map(|chunk| if is_rooted { 0 } else { chunk / pieces }).collect()
 }
 
-fn trees(wires: &Wires, collective: Collective, options: &Options) -> Option<Schedule> {
+fn trees(wires: &Wires, collective: Collective, options: &Options, goal: Option<Ratio>) -> Option<Schedule> {
     let ranks = wires.ranks;
     let transposed = wires.transposed();
     let (folds, copies) = match collective {
@@ -149,12 +150,13 @@ fn trees(wires: &Wires, collective: Collective, options: &Options) -> Option<Sch
     if !is_possible {
         return None;
     }
-    let mut left = options.looks_max;
-    let mut fold = if folds { Some(best(&transposed, collective, options, None, &mut left)) } else { None };
+    // Each half of an all-reduce is faster than the whole.
+    let goal = goal.filter(|_| collective != Collective::AllReduce);
+    let tries = Tries { collective, options, goal };
+    let mut fold = folds.then(|| tries.best(&transposed, None));
     // What is folded and then sent has one number of pieces.
     let pieces = fold.as_ref().map(|fold| fold.pieces);
-    let mut left = options.looks_max;
-    let mut copy = copies.then(|| best(wires, collective, options, pieces, &mut left));
+    let mut copy = copies.then(|| tries.best(wires, pieces));
     if let (Some(fold), Some(copy)) = (&mut fold, &mut copy) {
         // A link carries both, one after the other.
         let others = balance::loads(&transposed, &fold.parents);
@@ -179,40 +181,40 @@ fn trees(wires: &Wires, collective: Collective, options: &Options) -> Option<Sch
     Some(emit.schedule(format!("greedy(pieces={pieces})")))
 }
 
-/// The best trees that are found: those whose fullest link needs the least time for each byte, then those of fewer pieces.
-fn best(
-    wires: &Wires,
+/// What is tried for trees.
+struct Tries<'a> {
     collective: Collective,
-    options: &Options,
-    pieces: Option<u32>,
-    left: &mut u64,
-) -> Found {
-    let ranks = wires.ranks;
-    let all: Vec<u32> = match pieces {
-        Some(pieces) => vec![pieces],
-        None => (0..16)
-            .map(|power| 1 << power)
-            .take_while(|pieces| *pieces <= options.pieces_max.max(1))
-            .collect(),
-    };
-    let mut ways: Vec<Option<u64>> =
-        SLOWER.into_iter().filter(|slower| spread::has_groups(wires, *slower)).map(Some).collect();
-    ways.push(None);
-    let mut best: Option<Found> = None;
-    for pieces in all {
-        let transfers = u64::from(ranks) * u64::from(ranks - 1) * u64::from(pieces);
-        if best.is_some() && transfers > TRANSFERS_MAX {
-            break;
-        }
-        let origins = origins(collective, ranks, pieces);
-        for (turn, &slower) in (0..).zip(&ways) {
-            if best.is_some() && *left == 0 {
+    options: &'a Options,
+    /// The rate that none exceeds: trees that reach it are good enough.
+    goal: Option<Ratio>,
+}
+
+impl Tries<'_> {
+    /// The best trees that are found: those whose fullest link needs the least time for each byte, then those of fewer pieces.
+    /// There are `pieces` pieces, or as many as are best.
+    fn best(&self, wires: &Wires, pieces: Option<u32>) -> Found {
+        let ranks = wires.ranks;
+        let most = self.options.pieces_max.clamp(1, 1 << 8);
+        let all = (0..=most.ilog2()).map(|power| 1 << power);
+        let all: Vec<u32> = pieces.map_or_else(|| all.collect(), |pieces| vec![pieces]);
+        let groups = SLOWER.into_iter().filter(|slower| spread::has_groups(wires, *slower));
+        let ways: Vec<Option<u64>> = groups.map(Some).chain([None]).collect();
+        let mut left = self.options.looks_max;
+        let mut best: Option<Found> = None;
+        for (pieces, (turn, &slower)) in
+            all.iter().flat_map(|pieces| (0..).zip(&ways).map(move |way| (*pieces, way)))
+        {
+            let transfers = u64::from(ranks) * u64::from(ranks - 1) * u64::from(pieces);
+            let is_good = |best: &Found| {
+                self.goal.is_some_and(|goal| wires.rate(ranks * best.pieces, best.fullest) >= goal)
+            };
+            if best.as_ref().is_some_and(|best| left == 0 || transfers > TRANSFERS_MAX || is_good(best)) {
                 break;
             }
+            let origins = origins(self.collective, ranks, pieces);
             let (mut parents, looked) = spread::spread(wires, &origins, Way { slower, turn });
-            *left = left.saturating_sub(looked);
-            let looked = balance::balance(wires, &mut parents, &[], *left);
-            *left = left.saturating_sub(looked);
+            left = left.saturating_sub(looked);
+            left = left.saturating_sub(balance::balance(wires, &mut parents, &[], left));
             let fullest = balance::fullest(wires, &parents);
             let is_better = |best: &Found| {
                 u128::from(fullest) * u128::from(best.pieces) < u128::from(best.fullest) * u128::from(pieces)
@@ -221,17 +223,26 @@ fn best(
                 best = Some(Found { pieces, parents, fullest });
             }
         }
+        best.unwrap_or(Found { pieces: 1, parents: Vec::new(), fullest: 0 })
     }
-    best.unwrap_or(Found { pieces: 1, parents: Vec::new(), fullest: 0 })
 }
 
 /// Blocks of their own, each over one path.
-fn exchange(wires: &Wires, collective: Collective, options: &Options) -> Option<Schedule> {
+fn exchange(
+    wires: &Wires,
+    collective: Collective,
+    options: &Options,
+    goal: Option<Ratio>,
+) -> Option<Schedule> {
     let ranks = wires.ranks;
     let mut best: Option<(u32, pairs::Paths)> = None;
     let mut left = options.looks_max;
     let mut pieces = 1;
-    while pieces <= options.pieces_max.max(1) && (best.is_none() || left > 0) {
+    let is_good = |best: &Option<(u32, pairs::Paths)>| {
+        let reached = best.as_ref().map(|(pieces, best)| wires.rate(ranks * pieces, best.fullest));
+        goal.zip(reached).is_some_and(|(goal, reached)| reached >= goal)
+    };
+    while pieces <= options.pieces_max.max(1) && (best.is_none() || (left > 0 && !is_good(&best))) {
         let found = pairs::paths(wires, collective, pieces)?;
         left = left.saturating_sub(found.looked);
         let is_better = |(other, best): &(u32, pairs::Paths)| {

@@ -5,6 +5,7 @@
 //! send them on. Absent: latency.
 
 use crate::Rank;
+use crate::bounds::Ratio;
 use crate::topology::{NodeId, NodeKind, Routes, Topology};
 
 /// Time units that a chunk takes on the fastest link. It has many divisors, so that the times of common links are exact.
@@ -25,6 +26,8 @@ pub(super) struct Edge {
 #[derive(Clone, Debug)]
 pub(super) struct Wires {
     pub(super) ranks: u32,
+    /// Time units in which the fastest link carries what it carries in a second, a byte a chunk.
+    pub(super) units: u128,
     /// Time units of a chunk on each link, then on each rank's limits of injection and of ejection.
     pub(super) times: Vec<u64>,
     pub(super) edges: Vec<Edge>,
@@ -75,10 +78,10 @@ impl Wires {
                 edges.push(Edge { from, to, uses, time });
             }
         }
-        Wires::of(ranks, times, edges)
+        Wires::of(ranks, u128::from(fastest) * UNIT, times, edges)
     }
 
-    fn of(ranks: u32, times: Vec<u64>, edges: Vec<Edge>) -> Wires {
+    fn of(ranks: u32, units: u128, times: Vec<u64>, edges: Vec<Edge>) -> Wires {
         let (mut leaving, mut entering) =
             (vec![Vec::new(); ranks as usize], vec![Vec::new(); ranks as usize]);
         let mut users = vec![Vec::new(); times.len()];
@@ -87,13 +90,19 @@ impl Wires {
             entering[edge.to as usize].push(number);
             edge.uses.iter().for_each(|part| users[*part as usize].push(number));
         }
-        Wires { ranks, times, edges, leaving, entering, users }
+        Wires { ranks, units, times, edges, leaving, entering, users }
     }
 
     /// Every pair turned round; it occupies what the pair does.
     pub(super) fn transposed(&self) -> Wires {
         let turn = |edge: &Edge| Edge { from: edge.to, to: edge.from, ..edge.clone() };
-        Wires::of(self.ranks, self.times.clone(), self.edges.iter().map(turn).collect())
+        Wires::of(self.ranks, self.units, self.times.clone(), self.edges.iter().map(turn).collect())
+    }
+
+    /// The rate of a vector of `chunks` chunks that keeps the fullest link for `time` units, in bytes a second; a little less
+    /// where a link's time was rounded.
+    pub(super) fn rate(&self, chunks: u32, time: u64) -> Ratio {
+        Ratio::new(self.units * u128::from(chunks), u128::from(time.max(1)))
     }
 
     /// Whether every rank is reached from `source`, over other ranks where that is needed.
