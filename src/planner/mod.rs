@@ -178,10 +178,12 @@ impl Planner {
         let to_others = others.next().unwrap_or(true);
         let uniform = others.all(|mapped| mapped == to_others);
         if program.ranks > PROVED_WHOLE_MAX
-            && uniform
             && let Some(regular) = program.algorithm.regular(program.collective, program.ranks)
+            && (uniform || moves_along(&*regular, rank, mapped))
         {
-            return Self::plan_of_one(&*regular, rank, to_others);
+            return Self::plan_of_one(&*regular, rank, &|peer| {
+                if uniform { to_others } else { mapped[peer.index()] }
+            });
         }
         let schedule = program.algorithm.schedule(program.collective, program.ranks);
         let lowered = lower_all(&schedule, &LowerOptions { slots: SLOTS }).map_err(text)?;
@@ -213,11 +215,15 @@ impl Planner {
     }
 
     /// The plan of one among many ranks that are alike, proved by that.
-    fn plan_of_one(regular: &dyn Regular, rank: u32, mapped: bool) -> std::result::Result<Proved, String> {
+    fn plan_of_one(
+        regular: &dyn Regular,
+        rank: u32,
+        mapped: &dyn Fn(consort_algorithms::Rank) -> bool,
+    ) -> std::result::Result<Proved, String> {
         let options = LowerOptions { slots: SLOTS };
         let lowered = lower_one(regular, consort_algorithms::Rank(rank), &options).map_err(text)?;
         let unfused = verify_regular(regular, &lowered).map_err(text)?;
-        let fused = passes::fuse(&lowered, &|_| mapped);
+        let fused = passes::fuse(&lowered, mapped);
         let proof = verify_regular(regular, &fused).map_err(text)?;
         let fold_hash = same_fold(unfused.fold_hash, proof.fold_hash)?;
         tracing::debug!(name = fused.name, steps = fused.steps.len(), "plan proved by symmetry");
@@ -279,6 +285,21 @@ impl Planner {
         let none = || Error::internal(format!("the mapped plan of {collective}: no rank {rank} of {ranks}"));
         plans.get(rank as usize).cloned().ok_or_else(none)
     }
+}
+
+/// Whether the links of all ranks are those of `rank`, moved: links within a group of the first dimension, as those of a
+/// host, are of one kind, and all others of one kind.
+fn moves_along(regular: &dyn Regular, rank: u32, mapped: &[bool]) -> bool {
+    let Some(&near) = regular.symmetry().as_ref().and_then(|symmetry| symmetry.dimensions.first()) else {
+        return false;
+    };
+    let alike = |inside: bool| {
+        let peers = (0..).zip(mapped).filter(|(peer, _)| *peer != rank && (peer / near == rank / near) == inside);
+        let mut kinds = peers.map(|(_, mapped)| *mapped);
+        let first = kinds.next();
+        kinds.all(|kind| Some(kind) == first)
+    };
+    near < mapped.len() as u32 && alike(true) && alike(false)
 }
 
 fn text(error: impl ToString) -> String {

@@ -136,38 +136,53 @@ pub fn simulate_each(
     Ok(run_all(&program, paths, topology, options, schedule.ranks))
 }
 
-/// As [`simulate`] for a regular schedule, without the transfers of all ranks where schedule and machine are symmetric
-/// together: the ranks that stand for all others are run, whose number does not grow with the machine. The pieces of an
-/// all-reduce over more than [`EXACT_RANKS_MAX`] ranks then all count as long as the longest, which adds at most a line of
-/// a cache for each.
+/// As [`simulate`] for a regular schedule whose ranks are alike on the machine, without the transfers of all ranks: the
+/// ranks that stand for all others are run, whose number does not grow with the machine. `None` where they are not alike, a
+/// timeline is asked for, or an all-reduce over at most [`EXACT_RANKS_MAX`] ranks has pieces that differ in length; over
+/// more ranks all pieces count as long as the longest, which adds at most a line of a cache for each.
 ///
 /// # Errors
 ///
-/// As [`simulate`], and [`SimulateError::TooLarge`] where there is no such symmetry and too much would have to be run.
+/// As [`simulate`].
+pub fn simulate_orbits(
+    regular: &dyn Regular,
+    topology: &Topology,
+    options: &Options,
+) -> Result<Option<Outcome>, SimulateError> {
+    let ranks = regular.head().ranks;
+    if options.slots == 0 || options.slot_bytes == 0 {
+        return Err(SimulateError::NoSlots);
+    }
+    if options.timeline {
+        return Ok(None);
+    }
+    let of = orbit::quotient(regular, topology, options)?;
+    let of = of.filter(|(_, rounded)| !rounded || ranks > EXACT_RANKS_MAX);
+    Ok(of.map(|(of, _)| run_once(of, topology, options, ranks)))
+}
+
+/// As [`simulate_orbits`], and as [`simulate`] where that gives nothing and the schedule of all ranks is not too long.
+///
+/// # Errors
+///
+/// As [`simulate`], and [`SimulateError::TooLarge`].
 pub fn simulate_regular(
     regular: &dyn Regular,
     topology: &Topology,
     options: &Options,
 ) -> Result<Outcome, SimulateError> {
-    let ranks = regular.head().ranks;
-    if options.slots == 0 || options.slot_bytes == 0 {
-        return Err(SimulateError::NoSlots);
-    }
-    if !options.timeline
-        && let Some((of, rounded)) = orbit::quotient(regular, topology, options)?
-        && (!rounded || ranks > EXACT_RANKS_MAX)
-    {
-        return Ok(run_once(of, topology, options, ranks));
+    if let Some(outcome) = simulate_orbits(regular, topology, options)? {
+        return Ok(outcome);
     }
     let mut transfers = 0;
     regular.own(Rank(0), &mut |_| transfers += 1);
-    if transfers * u64::from(ranks) > TRANSFERS_MAX {
+    if transfers * u64::from(regular.head().ranks) > TRANSFERS_MAX {
         return Err(SimulateError::TooLarge);
     }
     simulate(&whole(regular), topology, options)
 }
 
-/// The most ranks for which [`simulate_regular`] gives pieces of an all-reduce that differ in length their own.
+/// The most ranks for which [`simulate_orbits`] gives pieces of an all-reduce that differ in length their own.
 pub const EXACT_RANKS_MAX: u32 = 64;
 /// The most transfers of all ranks that are made where a schedule has no symmetry on the machine.
 const TRANSFERS_MAX: u64 = 1 << 23;

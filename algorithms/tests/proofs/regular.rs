@@ -3,11 +3,13 @@
 //! The full verifier and the one by symmetry must agree wherever both run, on schedules as they are built and on
 //! damaged ones; the damage moves along with the ranks, so that the damaged schedule is as symmetric.
 
-use consort_algorithms::builders::{Doubling, Ring, RingOptions, ring_is_defined};
+use consort_algorithms::builders::{
+    Doubling, Ring, RingGrid, RingOptions, blueconnect, blueconnect_is_defined, ring_is_defined,
+};
 use consort_algorithms::passes::fuse;
 use consort_algorithms::plan::Step;
 use consort_algorithms::{
-    Collective, LowerOptions, Own, Place, Plan, Rank, Refusal, Regular, Schedule, Symmetry, lower, lower_all,
+    Collective, LowerOptions, Own, Place, Plan, Rank, Refusal, Regular, Round, Schedule, Symmetry, lower, lower_all,
     lower_one, verify, verify_regular, whole,
 };
 
@@ -23,8 +25,51 @@ fn rings(ranks: u32) -> Vec<Box<dyn Regular>> {
     made
 }
 
+/// The grids of two dimensions, and one of three.
+fn dimensions(ranks: u32) -> Vec<Vec<u32>> {
+    let divisors = (2..ranks).filter(|divisor| ranks.is_multiple_of(*divisor));
+    let mut made: Vec<Vec<u32>> = divisors.map(|divisor| vec![divisor, ranks / divisor]).collect();
+    let half = made.iter().find(|two| two[1].is_multiple_of(2) && two[1] > 2).cloned();
+    made.extend(half.map(|two| vec![two[0], two[1] / 2, 2]));
+    made
+}
+
+fn grids(ranks: u32) -> Vec<Box<dyn Regular>> {
+    let mut made: Vec<Box<dyn Regular>> = Vec::new();
+    for collective in Collective::ALL.into_iter().filter(|&collective| blueconnect_is_defined(collective)) {
+        for dimensions in dimensions(ranks) {
+            let grid = RingGrid::new("grid", collective, &dimensions).expect("there are two ranks");
+            made.push(Box::new(grid));
+        }
+    }
+    made
+}
+
+#[test]
+fn a_grid_rank_by_rank_is_the_grid() {
+    for ranks in (4..=24).chain([36, 48, 64]) {
+        for collective in Collective::ALL.into_iter().filter(|&collective| blueconnect_is_defined(collective)) {
+            for dimensions in dimensions(ranks) {
+                let grid = RingGrid::new("", collective, &dimensions).expect("there are two ranks");
+                let (mine, all) = (whole(&grid), blueconnect(collective, &dimensions));
+                assert_eq!((mine.partition, mine.rounds.len()), (all.partition, all.rounds.len()));
+                for (mine, all) in mine.rounds.iter().zip(&all.rounds) {
+                    // Ranks follow each other in another order; what one sends has the same.
+                    let of_ranks = |round: &Round| {
+                        let mut transfers = round.transfers.clone();
+                        transfers.sort_by_key(|transfer| (transfer.from, transfer.to));
+                        transfers
+                    };
+                    assert_eq!(of_ranks(mine), of_ranks(all), "{collective} over {dimensions:?}");
+                }
+            }
+        }
+    }
+}
+
 fn regulars(ranks: u32) -> Vec<Box<dyn Regular>> {
     let mut made = rings(ranks);
+    made.extend(grids(ranks).into_iter().filter(|_| ranks <= 17));
     made.push(Box::new(Doubling::new(ranks)));
     made
 }
@@ -50,6 +95,7 @@ fn the_own_plan_is_the_one_of_the_whole_schedule() {
             }
         })
         .chain([16, 33, 64].into_iter().flat_map(rings))
+        .chain([12, 16, 30].into_iter().flat_map(grids))
     {
         let what = name(&*regular);
         let schedule = whole(&*regular);
@@ -74,7 +120,8 @@ fn plans(regular: &dyn Regular, slots: u32, fused: bool) -> Vec<Plan> {
 #[test]
 fn one_rank_proves_what_all_do() {
     let mut refused = 0;
-    for regular in sizes().flat_map(regulars).filter(|regular| regular.symmetry().is_some()) {
+    let large = [24, 36].into_iter().flat_map(grids);
+    for regular in sizes().flat_map(regulars).chain(large).filter(|regular| regular.symmetry().is_some()) {
         let ranks = regular.head().ranks;
         for (slots, fused) in (1..=4).flat_map(|slots| [(slots, false), (slots, true)]) {
             if ranks > 17 && slots % 2 == 1 {

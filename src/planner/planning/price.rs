@@ -1,11 +1,11 @@
 //! What an algorithm costs on the machine, in virtual time.
 //!
 //! Invariant: a price is the same on all ranks. It knows which ranks share a wire, by simulation where the schedule can be built in
-//! time and by what [crosses](catalogue::crossing()) a box where it cannot, and how many ranks take turns on a core. Absent:
-//! choosing.
+//! time or stands for itself on the machine, [orbit by orbit](simulate_orbits), and by what [crosses](catalogue::crossing()) a box
+//! elsewhere, and how many ranks take turns on a core. Absent: choosing.
 
 use consort_algorithms::catalogue::{self, Algorithm};
-use consort_algorithms::simulate::{self, simulate};
+use consort_algorithms::simulate::{self, simulate, simulate_orbits};
 use consort_algorithms::{Collective, Rank, Transfer};
 
 use super::super::work;
@@ -53,15 +53,11 @@ impl Planning {
             return work::of_packets(ranks, self.shape.per_box, block_bytes, self.machine.turns);
         }
         if ranks > if algorithm.starts_all_at_once() { SIMULATED_AT_ONCE_MAX } else { SIMULATED_RANKS_MAX } {
-            return self.price_by_formula(algorithm, collective, block_bytes);
+            return self.price_of_many(algorithm, collective, block_bytes);
         }
         let found = self.searched(collective).iter().find(|found| found.algorithm == algorithm);
-        let options = simulate::Options {
-            slot_bytes: self.slots_by_rule(algorithm, collective, block_bytes).0,
-            slots: SLOTS,
-            messages_max: PRICED_MESSAGES * found.map_or(1, |found| found.patience),
-            ..simulate::Options::new(usize::try_from(block_bytes).unwrap_or(usize::MAX / 2))
-        };
+        let patience = found.map_or(1, |found| found.patience);
+        let options = self.simulated_with(algorithm, collective, block_bytes, patience);
         let schedule = algorithm.schedule(collective, ranks);
         let simulated = simulate(&schedule, &self.topology, &options);
         let simulated = simulated.map_or(f64::INFINITY, |outcome| outcome.seconds());
@@ -80,7 +76,33 @@ impl Planning {
         simulated + work::of_cores(&schedule, block_bytes, options.slot_bytes, self.machine.turns)
     }
 
-    fn price_by_formula(&self, algorithm: Algorithm, collective: Collective, block_bytes: u64) -> f64 {
+    /// How a price simulates.
+    fn simulated_with(
+        &self,
+        algorithm: Algorithm,
+        collective: Collective,
+        block_bytes: u64,
+        patience: u64,
+    ) -> simulate::Options {
+        simulate::Options {
+            slot_bytes: self.slots_by_rule(algorithm, collective, block_bytes).0,
+            slots: SLOTS,
+            messages_max: PRICED_MESSAGES * patience,
+            ..simulate::Options::new(usize::try_from(block_bytes).unwrap_or(usize::MAX / 2))
+        }
+    }
+
+    /// The time of a schedule that is symmetric on the machine, from the ranks that stand for all others.
+    fn orbit_by_orbit(&self, algorithm: Algorithm, collective: Collective, block_bytes: u64) -> Option<f64> {
+        // Cores that ranks of one host share are priced beside a schedule that is there as a whole.
+        let regular = algorithm.regular(collective, self.ranks_of(collective)).filter(|_| !self.on_own_cores)?;
+        let options = self.simulated_with(algorithm, collective, block_bytes, 1);
+        let outcome = simulate_orbits(&*regular, &self.topology, &options).ok()??;
+        Some(outcome.seconds())
+    }
+
+    /// The price over more ranks than a simulation of each follows.
+    fn price_of_many(&self, algorithm: Algorithm, collective: Collective, block_bytes: u64) -> f64 {
         let ranks = self.ranks_of(collective);
         let Some(formula) = catalogue::formula(algorithm, collective, ranks) else { return f64::INFINITY };
         let blocks = collective.input_blocks(ranks).max(collective.output_blocks(ranks));
@@ -92,7 +114,9 @@ impl Planning {
         let beyond =
             formula.between.steps * between.0 + (formula.between.volume * bytes * between.1).max(crosses);
         let own = (self.topology.costs.send_ns + self.topology.costs.receive_ns) as f64 * 1e-9;
-        let modelled = within + beyond + formula.besides * own;
+        let modelled = self
+            .orbit_by_orbit(algorithm, collective, block_bytes)
+            .unwrap_or(within + beyond + formula.besides * own);
         if !self.machine.sockets {
             return modelled;
         }
