@@ -57,7 +57,7 @@ fn none<T>(reason: impl Into<String>, remedy: &str) -> Result<T, NoRankGraph> {
 
 /// What a message costs a GPU; the figures of [`topology::dgx_a100`].
 const COSTS: Costs =
-    Costs { send_ns: 1000, receive_ns: 1000, reduce_ns_per_byte: 0.001, copy_ns_per_byte: 0.0005 };
+    Costs { send_ns: 1000, receive_ns: 1000, reduce_ns_per_byte: 0.001, copy_ns_per_byte: 0.0005, lanes: 0 };
 
 /// Sets that grow together.
 struct Sets(Vec<usize>);

@@ -25,7 +25,7 @@ const ROUNDS_MAX: usize = 64;
 const LOOKED_AT_MAX: usize = 1 << 25;
 const ROUNDS_ALWAYS: usize = 8;
 
-/// A schedule of which each class is run once.
+/// A schedule with one member of each class.
 pub(super) struct Quotient {
     pub(super) program: Program,
     pub(super) paths: Paths,
@@ -161,6 +161,7 @@ impl<'a> Classes<'a> {
         let seat_number = self.seat_of[index] as usize;
         let seat = &self.seats[seat_number];
         emit(u64::from(seat.is_switch) | u64::from(seat.queues) << 1);
+        emit(self.program.lanes[index].beside.into());
         if seat.queues {
             emit(self.seat[seat_number].into());
             emit((index as u32 - seat.lanes.start).into());

@@ -5,7 +5,8 @@
 //! then receives, and starts again for the next slice. Transfers of one round between the same ranks on the same
 //! channel are one message, which takes one slot. The sends of a round leave together, and the lane goes on when the
 //! last byte of them has left. Messages share the links of their routes max-min fairly, each of a switch's copies for
-//! itself. The receiver's copies and folds queue for its one processor. A message waits only for earlier messages in
+//! itself. The receiver's copies and folds queue for its one processor, or are done by [as many lanes at
+//! once](crate::topology::Costs::lanes) as a device runs. A message waits only for earlier messages in
 //! the order of slices and rounds, so every schedule ends, even with one slot. Whether its plans end, which have a
 //! slot for each transfer, is for the verifier to prove.
 //!
@@ -220,5 +221,7 @@ fn run_all(
 /// Whether that many lanes of a rank wait for each other's copies and folds.
 fn queues(lanes: usize, topology: &Topology, options: &Options) -> bool {
     let costs = &topology.costs;
-    lanes > 1 && options.work && costs.copy_ns_per_byte + costs.reduce_ns_per_byte > 0.0
+    lanes > costs.lanes.max(1) as usize
+        && options.work
+        && costs.copy_ns_per_byte + costs.reduce_ns_per_byte > 0.0
 }

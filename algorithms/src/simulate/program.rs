@@ -25,6 +25,8 @@ pub(super) enum Op {
 pub(super) struct Lane {
     pub(super) rank: Rank,
     channel: Channel,
+    /// The number of lanes of its rank.
+    pub(super) beside: u32,
     pub(super) ops: Vec<Op>,
     /// The round of the last operation.
     round: u32,
@@ -172,6 +174,10 @@ impl Program {
             connection.receiver = number[connection.receiver as usize];
         }
         self.lanes.sort_unstable_by_key(|lane| (lane.rank, lane.channel));
+        for same in self.lanes.chunk_by_mut(|one, other| one.rank == other.rank) {
+            let beside = same.len() as u32;
+            same.iter_mut().for_each(|lane| lane.beside = beside);
+        }
     }
 
     fn busiest_ports(&self, ranks: u32, home: &dyn Fn(Rank) -> Rank) -> [u64; 2] {
@@ -237,7 +243,7 @@ impl Build<'_> {
         let channel = self.lane_of.get(&(rank, channel)).copied().unwrap_or(channel);
         let lanes = &mut self.program.lanes;
         *self.lane_ids.entry((rank, channel)).or_insert_with(|| {
-            lanes.push(Lane { rank, channel, ops: Vec::new(), round: 0 });
+            lanes.push(Lane { rank, channel, beside: 1, ops: Vec::new(), round: 0 });
             lanes.len() as u32 - 1
         })
     }

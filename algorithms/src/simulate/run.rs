@@ -1,7 +1,7 @@
 //! The run itself: lanes, credits, arrivals, and a queue of events in virtual time.
 //!
 //! Invariant: a lane runs ahead of the clock while no other lane can change its result, and waits for an event where
-//! it uses something shared: links when a message starts, the processor when an arrival costs work. Events of one
+//! it uses something shared: links when a message starts, a processor when an arrival costs work. Events of one
 //! moment are processed in the order of their kinds and numbers, then the lanes that they let go on in the order of theirs,
 //! until nothing is left to do at this moment; then shares are computed once.
 
@@ -72,8 +72,9 @@ pub(super) struct Run<'a> {
     limit: u64,
     lanes: Vec<Lane>,
     mailboxes: Vec<Mailbox>,
-    /// For each rank: the time from which its processor is free.
+    /// For each rank: the times from which its processors are free, one for each lane that runs at once.
     free_ps: Vec<u64>,
+    processors: usize,
     events: BinaryHeap<Reverse<(u64, Event)>>,
     /// Lanes that became ready at this moment.
     ready: BTreeSet<u32>,
@@ -94,6 +95,8 @@ impl<'a> Run<'a> {
     ) -> Self {
         let limit =
             (options.messages_max / program.messages_of_all.max(1)).max(2).min(program.slices());
+        let lanes_max = program.lanes.iter().map(|lane| lane.beside).max().unwrap_or(1);
+        let processors = topology.costs.lanes.clamp(1, lanes_max.max(1)) as usize;
         let lane = Lane { state: LaneState::Ready, op: 0, slice: 0, clock_ps: 0, leaving: 0 };
         Run {
             program,
@@ -104,7 +107,8 @@ impl<'a> Run<'a> {
             limit,
             lanes: vec![lane; program.lanes.len()],
             mailboxes: vec![Mailbox::default(); program.connections.len()],
-            free_ps: vec![0; ranks as usize],
+            free_ps: vec![0; ranks as usize * processors],
+            processors,
             events: BinaryHeap::new(),
             ready: (0..program.lanes.len() as u32).collect(),
             ended_ps: vec![0; limit as usize],
@@ -292,9 +296,8 @@ impl<'a> Run<'a> {
     /// `None` when that is later than now: the lane is then woken at that time, so that the processor serves in
     /// order.
     fn work(&mut self, index: u32, bytes: (u64, u64), at_ps: u64, now_ps: u64) -> Option<u64> {
-        let rank = self.program.lanes[index as usize].rank;
-        let costs = &self.topology.costs;
-        let cost_ns = bytes.0 as f64 * costs.copy_ns_per_byte + bytes.1 as f64 * costs.reduce_ns_per_byte;
+        let super::program::Lane { rank, beside, .. } = self.program.lanes[index as usize];
+        let cost_ns = self.topology.costs.work_ns(bytes.0, bytes.1, beside);
         let cost_ps = (cost_ns * 1000.0).ceil() as u64;
         if cost_ps == 0 || !self.options.work || rank.0 >= self.ranks {
             return Some(at_ps);
@@ -304,7 +307,8 @@ impl<'a> Run<'a> {
             self.events.push(Reverse((at_ps, Event::Wake { lane: index })));
             return None;
         }
-        let free_ps = &mut self.free_ps[rank.index()];
+        let first = rank.index() * self.processors;
+        let free_ps = self.free_ps[first..first + self.processors].iter_mut().min()?;
         *free_ps = at_ps.max(*free_ps) + cost_ps;
         Some(*free_ps)
     }

@@ -101,6 +101,18 @@ pub struct Costs {
     pub reduce_ns_per_byte: f64,
     /// The receiver's work to move an arriving byte out of its slot.
     pub copy_ns_per_byte: f64,
+    /// Lanes of a rank that copy and fold at once, each at these costs of a byte: thread blocks of a GPU. A rank with fewer
+    /// lanes spreads each over as many blocks as there are for it. Up to 1 there is one processor, for which a rank's lanes
+    /// queue.
+    pub lanes: u32,
+}
+
+impl Costs {
+    /// Nanoseconds in which one of a rank's `lanes` lanes copies and folds that many bytes.
+    pub fn work_ns(&self, copied: u64, folded: u64, lanes: u32) -> f64 {
+        let alone = copied as f64 * self.copy_ns_per_byte + folded as f64 * self.reduce_ns_per_byte;
+        alone / f64::from((self.lanes / lanes.max(1)).max(1))
+    }
 }
 
 /// A machine.

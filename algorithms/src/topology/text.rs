@@ -38,8 +38,12 @@ pub(super) fn topology_text(topology: &Topology) -> String {
     }
     let _ = writeln!(
         text,
-        "costs send_ns={} receive_ns={} reduce_ns_per_byte={} copy_ns_per_byte={}",
-        costs.send_ns, costs.receive_ns, costs.reduce_ns_per_byte, costs.copy_ns_per_byte
+        "costs send_ns={} receive_ns={} reduce_ns_per_byte={} copy_ns_per_byte={}{}",
+        costs.send_ns,
+        costs.receive_ns,
+        costs.reduce_ns_per_byte,
+        costs.copy_ns_per_byte,
+        if costs.lanes > 0 { format!(" lanes={}", costs.lanes) } else { String::new() }
     );
     if topology.relay {
         text += "relay\n";
@@ -117,6 +121,7 @@ fn read(
                 receive_ns: fields.needed::<u32>("receive_ns")?.into(),
                 reduce_ns_per_byte: cost(&mut fields, "reduce_ns_per_byte")?,
                 copy_ns_per_byte: cost(&mut fields, "copy_ns_per_byte")?,
+                lanes: lanes(&mut fields)?,
             };
             return fields.end();
         }
@@ -167,6 +172,14 @@ fn read(
 fn cost(fields: &mut Fields<'_>, key: &str) -> Result<f64, String> {
     let cost: f64 = fields.needed(key)?;
     if cost.is_finite() && cost >= 0.0 { Ok(cost) } else { Err(format!("{key} must be 0 or more")) }
+}
+
+/// 0, for one processor, is not written.
+fn lanes(fields: &mut Fields<'_>) -> Result<u32, String> {
+    match fields.optional("lanes")? {
+        Some(0) => Err("lanes must be above 0".into()),
+        lanes => Ok(lanes.unwrap_or(0)),
+    }
 }
 
 fn limit(fields: &mut Fields<'_>, key: &str) -> Result<Option<u64>, String> {

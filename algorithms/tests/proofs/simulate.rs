@@ -336,6 +336,25 @@ fn channels_of_one_place_share_a_lane() {
 }
 
 #[test]
+fn lanes_of_a_device_fold_side_by_side() {
+    // Three messages arrive at once on a lane each; a copy takes a block a microsecond.
+    let three = one(&[(1, 0, 0), (2, 0, 1), (3, 0, 2)]);
+    let work_ps = |lanes, schedule: &Schedule| {
+        let costs = Costs { copy_ns_per_byte: 1.0, lanes, ..Costs::default() };
+        let idle = run(schedule, &mesh(4, 0, costs), Options { work: false, ..whole(1000) });
+        run(schedule, &mesh(4, 0, costs), whole(1000)).time_ps - idle.time_ps
+    };
+    let message_ps = 1_000_000;
+    // One processor, and two for three lanes: they queue.
+    assert_eq!([0, 1, 2].map(|lanes| work_ps(lanes, &three)), [3, 3, 2].map(|turns| turns * message_ps));
+    assert_eq!([3, 5].map(|lanes| work_ps(lanes, &three)), [message_ps; 2]);
+    // Each lane has two of six blocks, and the one of a rank with one lane all of them.
+    assert_eq!(work_ps(6, &three), message_ps / 2);
+    let alone = one(&[(1, 0, 0)]);
+    assert_eq!([1, 2, 4].map(|lanes| work_ps(lanes, &alone)), [4, 2, 1].map(|part| part * message_ps / 4));
+}
+
+#[test]
 fn transfers_between_the_same_two_are_one_message() {
     let mut schedule = one(&[(0, 1, 0)]);
     let transfer = schedule.rounds[0].transfers[0];

@@ -53,7 +53,7 @@ fn the_text_form_is_the_topology() {
         assert_eq!(parse(&topology.to_string()), Ok(topology.clone()), "{name}");
         assert_eq!(topology.name, name);
     }
-    let mut limited = Topology::new("limited", Costs { copy_ns_per_byte: 0.1, ..Costs::default() });
+    let mut limited = Topology::new("limited", Costs { copy_ns_per_byte: 0.1, lanes: 3, ..Costs::default() });
     limited.add_node("r0", NodeKind::Rank { in_box: 3, inject_bytes_s: Some(5), eject_bytes_s: None });
     limited.add_node("r1", NodeKind::Rank { in_box: 1, inject_bytes_s: None, eject_bytes_s: Some(7) });
     assert_eq!(parse(&limited.to_string()), Ok(limited.clone()));
@@ -82,6 +82,8 @@ fn a_fault_names_its_line() {
     let costs = "costs send_ns=1 receive_ns=1 copy_ns_per_byte=0 reduce_ns_per_byte=";
     assert_eq!(fault(&format!("{costs}-1")), "line 1: reduce_ns_per_byte must be 0 or more");
     assert_eq!(fault(&format!("{costs}inf")), "line 1: reduce_ns_per_byte must be 0 or more");
+    assert_eq!(fault(&format!("{costs}0 lanes=0")), "line 1: lanes must be above 0");
+    assert_eq!(fault(&format!("{costs}0 lanes=-1")), "line 1: lanes=\"-1\" is no number that fits");
 }
 
 #[test]

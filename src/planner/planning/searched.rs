@@ -132,7 +132,7 @@ impl Planning {
 
     /// Schedules that are made for the machine: where a setting names it, and where ranks measured the wires between their hosts.
     fn made(&self, collective: Collective) -> Vec<Found> {
-        let by_cores = self.topology.costs.reduce_ns_per_byte > FOLD_NS_MAX;
+        let by_cores = self.topology.costs.work_ns(0, 1, 1) > FOLD_NS_MAX;
         let is_wired = (self.is_named && !by_cores) || (self.topology.measured && self.machine.sockets);
         if !is_wired || !Source::Made.serves(collective) {
             return Vec::new();
@@ -155,7 +155,7 @@ impl Planning {
             return None;
         }
         let options = search::Options::default();
-        let by_cores = self.topology.costs.reduce_ns_per_byte > FOLD_NS_MAX;
+        let by_cores = self.topology.costs.work_ns(0, 1, 1) > FOLD_NS_MAX;
         let is_searched = self.is_named && !by_cores;
         Some(match source {
             Source::Rings if is_searched => {

@@ -17,7 +17,7 @@ const SWITCH_NS: u64 = 500;
 
 /// What messages cost a host whose adapter moves them; as [`dgx_a100`](super::super::dgx_a100).
 const COSTS: Costs =
-    Costs { send_ns: 1000, receive_ns: 1000, reduce_ns_per_byte: 0.001, copy_ns_per_byte: 0.0005 };
+    Costs { send_ns: 1000, receive_ns: 1000, reduce_ns_per_byte: 0.001, copy_ns_per_byte: 0.0005, lanes: 0 };
 
 /// Bytes a second of as many gigabits.
 pub(super) fn bytes_s(gbit: u32) -> u64 {
