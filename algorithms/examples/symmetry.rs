@@ -1,7 +1,7 @@
 //! What a price and a proof by symmetry take: `cargo run --release -p consort-algorithms --example symmetry`.
 //!
-//! Each line is the best of three in one process; the last column is the kernel's account of the most memory that the process
-//! had until then.
+//! Each line is the best of three in one process; the last column is the kernel's account of the most memory that the
+//! process had until then.
 
 use std::time::Instant;
 
@@ -49,7 +49,9 @@ fn regular_ones(ranks: u32) -> [(Algorithm, Collective); 6] {
 }
 
 fn main() {
-    println!("| ranks | schedule | collective | price ms | predicted ms | plan ms | proof ms | steps | peak MiB |");
+    println!(
+        "| ranks | schedule | collective | price ms | predicted ms | plan ms | proof ms | steps | peak MiB |"
+    );
     println!("|---:|---|---|---:|---:|---:|---:|---:|---:|");
     for ranks in [64, 1024, 16_384] {
         let topology = dgx_h100(ranks / 8);
@@ -63,7 +65,8 @@ fn main() {
             let (plan_ms, plan) = best_of_three(|| {
                 fuse(&lower_one(&*regular, Rank(ranks / 3), &lowered).expect("it lowers"), &|_| true)
             });
-            let (proof_ms, proof) = best_of_three(|| verify_regular(&*regular, &plan).map(|proof| proof.steps));
+            let (proof_ms, proof) =
+                best_of_three(|| verify_regular(&*regular, &plan).map(|proof| proof.steps));
             let proof = proof.map_or_else(|refusal| refusal.to_string(), |_| plan.steps.len().to_string());
             println!(
                 "| {ranks} | {algorithm} | {collective} | {price_ms:.1} | {:.3} | {plan_ms:.1} | {proof_ms:.1} | {proof} | {} |",

@@ -294,7 +294,8 @@ fn moves_along(regular: &dyn Regular, rank: u32, mapped: &[bool]) -> bool {
         return false;
     };
     let alike = |inside: bool| {
-        let peers = (0..).zip(mapped).filter(|(peer, _)| *peer != rank && (peer / near == rank / near) == inside);
+        let peers =
+            (0..).zip(mapped).filter(|(peer, _)| *peer != rank && (peer / near == rank / near) == inside);
         let mut kinds = peers.map(|(_, mapped)| *mapped);
         let first = kinds.next();
         kinds.all(|kind| Some(kind) == first)

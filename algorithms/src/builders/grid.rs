@@ -1,20 +1,18 @@
 //! Ranks as points of a grid, with an inner schedule along each dimension in turn; grids of rings, rank by rank.
 //!
-//! A piece of an inner schedule stands for several pieces of the outer one where dimensions are left. They travel in one
-//! round, in the order that begins at the own place along those dimensions. So a move of all ranks along a dimension maps the
-//! schedule to itself wherever the inner one is mapped to itself, messages in their order included.
+//! A piece of an inner schedule stands for several pieces of the outer one where dimensions are left. They travel in
+//! one round, in the order that begins at the own place along those dimensions. So a move of all ranks along a
+//! dimension maps the schedule to itself wherever the inner one is mapped to itself, messages in their order included.
 //!
 //! Source: that of [`hierarchical`](super::hierarchical()).
 //!
-//! Invariant: the inner schedules run in place, each on the result of the one before. Absent: which schedules are inner ones,
-//! except for rings; all-to-all, whose phases are not along one buffer.
+//! Invariant: the inner schedules run in place, each on the result of the one before. Absent: which schedules are
+//! inner ones, except for rings; all-to-all, whose phases are not along one buffer.
 
 use super::compose::{Embedding, beside, embed, embed_one};
 use super::hierarchical::{blueconnect_is_defined, lcm, scratch_levels};
 use super::ring::{Ring, RingOptions};
-use crate::{
-    Chunk, Collective, Own, Partition, Place, Rank, Regular, Round, Schedule, Symmetry, lengths,
-};
+use crate::{Chunk, Collective, Own, Partition, Place, Rank, Regular, Round, Schedule, Symmetry, lengths};
 
 /// The inner schedule of a level: all groups of the level run it at the same time.
 pub(super) struct LevelSchedule {
@@ -200,7 +198,6 @@ fn parts(collective: Collective, levels: usize, phases: &[LevelSchedule]) -> u32
         _ => each.fold(1, |rest, (_, parts)| lcm(parts, rest)),
     }
 }
-
 
 /// A ring along each dimension in turn, rank by rank: [`blueconnect`](super::blueconnect), and with two dimensions
 /// [`hierarchical`](super::hierarchical()) of rings.

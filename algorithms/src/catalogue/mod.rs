@@ -218,7 +218,8 @@ impl Algorithm {
                 Box::new(builders::RingGrid::new(name, collective, &[per_box, boxes])?)
             }
             Algorithm::BlueConnect { dimensions } => {
-                let used: Vec<u32> = dimensions.into_iter().map(u32::from).filter(|&along| along > 1).collect();
+                let used: Vec<u32> =
+                    dimensions.into_iter().map(u32::from).filter(|&along| along > 1).collect();
                 let lengths: Vec<String> = used.iter().map(u32::to_string).collect();
                 let name = format!("blueconnect({})", lengths.join("x"));
                 Box::new(builders::RingGrid::new(name, collective, &used)?)

@@ -1,17 +1,19 @@
 //! What a schedule does alike in several places, so that it is run once.
 //!
-//! Lanes, messages and limits are divided into classes: lanes of a class do the same operations with connections of the same
-//! classes; connections of a class join lanes of the same classes over limits of the same classes; as many connections of each
-//! class use each limit of a class. Then all of a class are in the same state at every moment: the lanes have the same
-//! operation next, and max-min shares, which are unique, are the same. So one of each class is run, and a limit counts each
-//! connection that is run as often as there are such connections on it.
+//! Lanes, messages and limits are divided into classes: lanes of a class do the same operations with connections of
+//! the same classes; connections of a class join lanes of the same classes over limits of the same classes; as many
+//! connections of each class use each limit of a class. Then all of a class are in the same state at every moment: the
+//! lanes have the same operation next, and max-min shares, which are unique, are the same. So one of each class is
+//! run, and a limit counts each connection that is run as often as there are such connections on it.
 //!
-//! The classes are the coarsest that are so, found by dividing classes until nothing divides them: R. Paige and R. Tarjan,
-//! "Three partition refinement algorithms", SIAM J. Comput. 16 (1987), in its plain form of rounds. A claim of symmetry is not
-//! needed: a link that is slower than its siblings, or a rank that does something else, has other classes around it.
+//! The classes are the coarsest that are so, found by dividing classes until nothing divides them: R. Paige and R.
+//! Tarjan, "Three partition refinement algorithms", SIAM J. Comput. 16 (1987), in its plain form of rounds. A claim of
+//! symmetry is not needed: a link that is slower than its siblings, or a rank that does something else, has other
+//! classes around it.
 //!
-//! Invariant: what is found is compared member by member, so that it does not rest on hashes. Where little is alike, or it takes
-//! long to find, there are no classes. Absent: schedules that are too large to have all their transfers ([`orbit`](super::orbit)).
+//! Invariant: what is found is compared member by member, so that it does not rest on hashes. Where little is alike,
+//! or it takes long to find, there are no classes. Absent: schedules that are too large to have all their transfers
+//! ([`orbit`](super::orbit)).
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -33,8 +35,8 @@ pub(super) struct Quotient {
     pub(super) alike: Vec<u32>,
 }
 
-/// The classes of a program, or `None` where at least half of its connections would be run anyway. Where `queues` says so of a
-/// rank, its lanes wait for each other, and their order counts.
+/// The classes of a program, or `None` where at least half of its connections would be run anyway. Where `queues` says
+/// so of a rank, its lanes wait for each other, and their order counts.
 pub(super) fn quotient(
     program: &Program,
     paths: &mut Paths,
@@ -115,11 +117,13 @@ impl<'a> Classes<'a> {
         let mut before = 0;
         for _ in 0..rounds {
             let limits = renumber(&self.limit, |index| {
-                let users = self.users[index].iter().map(|&user| mixed(0, self.connection[user as usize].into()));
+                let users =
+                    self.users[index].iter().map(|&user| mixed(0, self.connection[user as usize].into()));
                 mixed(users.fold(0, u64::wrapping_add), self.paths.capacity[index].to_bits())
             });
             self.limit = limits.0;
-            let connections = renumber(&self.connection, |index| hash(|emit| self.connection_words(index, emit)));
+            let connections =
+                renumber(&self.connection, |index| hash(|emit| self.connection_words(index, emit)));
             self.connection = connections.0;
             let lanes = renumber(&self.lane, |index| hash(|emit| self.lane_words(index, emit)));
             self.lane = lanes.0;
@@ -143,8 +147,9 @@ impl<'a> Classes<'a> {
             words.extend(self.users[index].iter().map(|&user| u64::from(self.connection[user as usize])));
             words.sort_unstable();
             words.push(self.paths.capacity[index].to_bits());
-        }) && holds(&self.connection, |index, words| self.connection_words(index, &mut |word| words.push(word)))
-            && holds(&self.lane, |index, words| self.lane_words(index, &mut |word| words.push(word)))
+        }) && holds(&self.connection, |index, words| {
+            self.connection_words(index, &mut |word| words.push(word))
+        }) && holds(&self.lane, |index, words| self.lane_words(index, &mut |word| words.push(word)))
             && holds(&self.seat, |index, words| self.seat_words(index, &mut |word| words.push(word)))
     }
 
@@ -272,7 +277,8 @@ fn holds(classes: &[u32], words: impl Fn(usize, &mut Vec<u64>)) -> bool {
     true
 }
 
-/// The paths of the first connections of each class, with the first limits of each class; `alike` has the first of each limit.
+/// The paths of the first connections of each class, with the first limits of each class; `alike` has the first of
+/// each limit.
 fn quotient_paths(paths: &Paths, connection: &[u32], mut alike: Vec<u32>) -> (Paths, Vec<u32>) {
     // How many connections of each class are on each first limit.
     let mut on: HashMap<(u32, u32), u32> = HashMap::new();
@@ -361,4 +367,48 @@ fn quotient_program(program: &Program, lane: &[u32], connection: &[u32]) -> Prog
         made.lanes.push(of.with_ops(ops));
     }
     made
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::builders::{RingOptions, blueconnect, box_tree, pairwise, ring};
+    use crate::simulate::Options;
+    use crate::topology::{Link, Topology, dgx_h100};
+    use crate::{Collective, Schedule};
+
+    /// Connections of the schedule, and those that are run.
+    fn connections(schedule: &Schedule, topology: &Topology) -> (usize, usize) {
+        let program = Program::new(schedule, &Options::new(1 << 20));
+        let mut paths = Paths::new(&program.connections, topology, schedule.ranks).expect("it has routes");
+        let all = program.connections.len();
+        let found = quotient(&program, &mut paths, schedule.ranks, &|lanes| lanes > 56);
+        (all, found.map_or(all, |found| found.program.connections.len()))
+    }
+
+    #[test]
+    fn what_is_alike_is_few() {
+        let machine = dgx_h100(8);
+        // A connection along each dimension.
+        assert_eq!(connections(&blueconnect(Collective::AllReduce, &[8, 8]), &machine), (128, 2));
+        // Ranks 0 to 7 of a box.
+        let rings = ring(Collective::AllReduce, 64, RingOptions { channels: 4, bidirectional: false });
+        assert_eq!(connections(&rings, &machine), (256, 8));
+        // The partners at each distance, in a box and beyond, for each place in a box.
+        let (all, run) = connections(&pairwise(64), &machine);
+        assert!(all == 63 * 64 && run < all / 4, "{run} of {all}");
+        let (all, run) = connections(&box_tree(8, 8), &machine);
+        assert!(run < all, "{run} of {all}");
+    }
+
+    #[test]
+    fn a_slow_link_has_a_class_of_its_own() {
+        let number = std::cell::Cell::new(0);
+        let machine = dgx_h100(8).map_links(|_, link| {
+            let slower = u64::from(number.replace(number.get() + 1) == 7);
+            Link { bandwidth_bytes_s: link.bandwidth_bytes_s - slower, ..link }
+        });
+        let (all, run) = connections(&blueconnect(Collective::AllReduce, &[8, 8]), &machine);
+        assert!(2 < run && run <= all, "{run} of {all}");
+    }
 }

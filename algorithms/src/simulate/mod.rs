@@ -138,9 +138,9 @@ pub fn simulate_each(
 }
 
 /// As [`simulate`] for a regular schedule whose ranks are alike on the machine, without the transfers of all ranks: the
-/// ranks that stand for all others are run, whose number does not grow with the machine. `None` where they are not alike, a
-/// timeline is asked for, or an all-reduce over at most [`EXACT_RANKS_MAX`] ranks has pieces that differ in length; over
-/// more ranks all pieces count as long as the longest, which adds at most a line of a cache for each.
+/// ranks that stand for all others are run, whose number does not grow with the machine. `None` where they are not
+/// alike, a timeline is asked for, or an all-reduce over at most [`EXACT_RANKS_MAX`] ranks has pieces that differ in
+/// length; over more ranks all pieces count as long as the longest, which adds at most a line of a cache for each.
 ///
 /// # Errors
 ///

@@ -21,8 +21,8 @@ struct Flow {
 /// Rates that differ by less than this part are one rate.
 const SAME: f64 = 1e-9;
 
-/// The rounding of a time that is left, as a part of it and in picoseconds. Sums of rates are taken in the order in which
-/// messages started, so equal messages have rates that differ in the last bits.
+/// The rounding of a time that is left, as a part of it and in picoseconds. Sums of rates are taken in the order in
+/// which messages started, so equal messages have rates that differ in the last bits.
 const ROUNDING: f64 = 1e-12;
 const ROUNDING_PS: f64 = 1e-3;
 
@@ -43,7 +43,8 @@ pub(super) struct Network {
     /// The path of each connection.
     path_of: Vec<u32>,
     flows: Vec<Flow>,
-    /// For each limit: its capacity, bytes a picosecond, and its users, each with the number of flows that it stands for.
+    /// For each limit: its capacity, bytes a picosecond, and its users, each with the number of flows that it stands
+    /// for.
     capacity: Vec<f64>,
     active: Vec<Vec<Weighted>>,
     /// Limits whose users changed since the last shares were computed.

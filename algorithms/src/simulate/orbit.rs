@@ -1,14 +1,14 @@
-//! Regular schedules, of which only the ranks that stand for all others are run.
+//! Regular schedules whose ranks are run only where they stand for all others.
 //!
-//! Where a group of moves of the ranks maps the schedule to itself and the machine to itself, all ranks of an orbit are in the
-//! same state at every moment, and so are all links of an orbit. One rank of each orbit is run. A connection stands for as many
-//! as there are moves; on each link of an orbit there are as many of them as that, times the links that it uses, over the links
-//! of the orbit.
+//! Where a group of moves of the ranks maps the schedule to itself and the machine to itself, all ranks of an orbit
+//! are in the same state at every moment, and so are all links of an orbit. One rank of each orbit is run. A
+//! connection stands for as many as there are moves; on each link of an orbit there are as many of them as that, times
+//! the links that it uses, over the links of the orbit.
 //!
-//! Invariant: nothing is believed. The schedule's claim is checked as for a [proof](crate::verify_regular); of the claimed moves
-//! those are taken that map each link to one of equal speed and latency, and a route must be the only shortest one, so that moves
-//! map routes to routes. Time and memory are those of the ranks that are run, and of a pass over the machine. Absent: schedules
-//! that have all their transfers ([`classes`](super::classes)).
+//! Invariant: nothing is believed. The schedule's claim is checked as for a [proof](crate::verify_regular); of the
+//! claimed moves those are taken that map each link to one of equal speed and latency, and a route must be the only
+//! shortest one, so that moves map routes to routes. Time and memory are those of the ranks that are run, and of a
+//! pass over the machine. Absent: schedules that have all their transfers ([`classes`](super::classes)).
 
 use super::classes::Quotient;
 use super::paths::{Path, Paths, Weighted, capacities, path};
@@ -17,8 +17,8 @@ use super::{Options, SimulateError};
 use crate::topology::{LinkId, NodeId, Routes, Topology};
 use crate::{Collective, Rank, Regular, Round, Schedule, Transfer, verify};
 
-/// The part of a regular schedule that is run, and whether its pieces were rounded up to the longest; `None` where schedule and
-/// machine are not symmetric together.
+/// The part of a regular schedule that is run, and whether its pieces were rounded up to the longest; `None` where
+/// schedule and machine are not symmetric together.
 pub(super) fn quotient(
     regular: &dyn Regular,
     topology: &Topology,
@@ -28,7 +28,9 @@ pub(super) fn quotient(
     if topology.ranks() < head.ranks {
         return Err(SimulateError::NoSuchNode { rank: Rank(topology.ranks()) });
     }
-    let Some(symmetry) = regular.symmetry().filter(|_| topology.ranks() == head.ranks) else { return Ok(None) };
+    let Some(symmetry) = regular.symmetry().filter(|_| topology.ranks() == head.ranks) else {
+        return Ok(None);
+    };
     let Some(orbits) = Orbits::new(topology, &symmetry.dimensions) else { return Ok(None) };
     if orbits.moves == 1 || verify::check_symmetry(regular).is_err() {
         return Ok(None);
@@ -126,8 +128,9 @@ impl Orbits {
         for &length in dimensions {
             let mut step = length;
             for by in (1..length).filter(|by| length.is_multiple_of(*by)) {
-                let moved =
-                    |rank: u32| rank - rank / stride % length * stride + (rank / stride + by) % length * stride;
+                let moved = |rank: u32| {
+                    rank - rank / stride % length * stride + (rank / stride + by) % length * stride
+                };
                 if let Some(image) = image(topology, &moved) {
                     step = by;
                     (0..).zip(image).for_each(|(link, other)| join(&mut limit, link, other));
@@ -170,7 +173,8 @@ impl Orbits {
             }
             // Every limit of an orbit is used as often as any other.
             let all = |used: Weighted| {
-                let users = u64::from(used.weight) * u64::from(self.moves) / u64::from(self.size[used.index()]);
+                let users =
+                    u64::from(used.weight) * u64::from(self.moves) / u64::from(self.size[used.index()]);
                 Weighted { weight: users as u32, ..used }
             };
             firsts.into_iter().map(all).collect()
@@ -194,8 +198,8 @@ fn join(limit: &mut [u32], one: u32, other: u32) {
     limit[one.max(other) as usize] = one.min(other);
 }
 
-/// The link to which each link moves when the ranks move; `None` where the machine is then another one. Switches and ports move
-/// with the ranks that they are linked with; where several could be meant, it is the next one by number.
+/// The link to which each link moves when the ranks move; `None` where the machine is then another one. Switches and
+/// ports move with the ranks that they are linked with; where several could be meant, it is the next one by number.
 fn image(topology: &Topology, moved: &dyn Fn(u32) -> u32) -> Option<Vec<u32>> {
     const NONE: u32 = u32::MAX;
     let nodes = topology.nodes();

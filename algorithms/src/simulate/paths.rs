@@ -1,7 +1,8 @@
 //! The paths of messages, and what limits them.
 //!
-//! Invariant: a limit is a link, what a rank sends at most, or what it takes in at most; limits are numbered in that order. A
-//! limit is left out of all paths only if it can never bind. Absent: shares, which change while messages are under way.
+//! Invariant: a limit is a link, what a rank sends at most, or what it takes in at most; limits are numbered in that
+//! order. A limit is left out of all paths only if it can never bind. Absent: shares, which change while messages are
+//! under way.
 
 use std::collections::HashMap;
 
@@ -117,8 +118,7 @@ impl Paths {
                 let lets_less_pass = |limit: u32| {
                     let neighbours = || neighbours(pairs, limit);
                     let stays = |other: u32| !out[of(other) as usize] && of(other) != first;
-                    let sum: f64 =
-                        neighbours().flatten().map(|other| self.capacity[other as usize]).sum();
+                    let sum: f64 = neighbours().flatten().map(|other| self.capacity[other as usize]).sum();
                     neighbours().all(|other| other.is_some_and(stays)) && sum <= self.capacity[limit as usize]
                 };
                 if alike.iter().all(|&limit| lets_less_pass(limit)) {
@@ -169,8 +169,7 @@ pub(super) fn node_of(
     } else {
         aggregators.get((rank.0 - ranks) as usize).copied()
     };
-    node.filter(|node| rank.0 >= ranks || node.0 < topology.ranks())
-        .ok_or(SimulateError::NoSuchNode { rank })
+    node.filter(|node| rank.0 >= ranks || node.0 < topology.ranks()).ok_or(SimulateError::NoSuchNode { rank })
 }
 
 /// The path along a route; `ends` are the ranks at its ends.

@@ -1,8 +1,8 @@
 //! A schedule as lanes of sends and receives.
 //!
 //! Invariant: the order is that of lowering; nothing here depends on the machine. Lanes are numbered by rank, then by
-//! channel. A program may have the lanes of some ranks alone, which stand for all others ([`Home`]). Absent: places, which are
-//! needed only to find the lanes.
+//! channel. A program may have the lanes of some ranks alone, which stand for all others ([`Home`]). Absent: places,
+//! which are needed only to find the lanes.
 
 use std::collections::HashMap;
 
@@ -166,7 +166,9 @@ impl Program {
     /// Numbers the lanes by rank, then by channel: what a rank does first does not depend on the numbers of others.
     fn number_lanes_by_rank(&mut self) {
         let mut order: Vec<u32> = (0..self.lanes.len() as u32).collect();
-        order.sort_unstable_by_key(|&lane| (self.lanes[lane as usize].rank, self.lanes[lane as usize].channel));
+        order.sort_unstable_by_key(|&lane| {
+            (self.lanes[lane as usize].rank, self.lanes[lane as usize].channel)
+        });
         let mut number = vec![0; order.len()];
         (0..).zip(&order).for_each(|(new, &old)| number[old as usize] = new);
         for connection in &mut self.connections {

@@ -2,8 +2,8 @@
 //!
 //! Invariant: a lane runs ahead of the clock while no other lane can change its result, and waits for an event where
 //! it uses something shared: links when a message starts, a processor when an arrival costs work. Events of one
-//! moment are processed in the order of their kinds and numbers, then the lanes that they let go on in the order of theirs,
-//! until nothing is left to do at this moment; then shares are computed once.
+//! moment are processed in the order of their kinds and numbers, then the lanes that they let go on in the order of
+//! theirs, until nothing is left to do at this moment; then shares are computed once.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
@@ -93,8 +93,7 @@ impl<'a> Run<'a> {
         ranks: u32,
         alike: Option<&'a [u32]>,
     ) -> Self {
-        let limit =
-            (options.messages_max / program.messages_of_all.max(1)).max(2).min(program.slices());
+        let limit = (options.messages_max / program.messages_of_all.max(1)).max(2).min(program.slices());
         let lanes_max = program.lanes.iter().map(|lane| lane.beside).max().unwrap_or(1);
         let processors = topology.costs.lanes.clamp(1, lanes_max.max(1)) as usize;
         let lane = Lane { state: LaneState::Ready, op: 0, slice: 0, clock_ps: 0, leaving: 0 };

@@ -101,9 +101,9 @@ pub struct Costs {
     pub reduce_ns_per_byte: f64,
     /// The receiver's work to move an arriving byte out of its slot.
     pub copy_ns_per_byte: f64,
-    /// Lanes of a rank that copy and fold at once, each at these costs of a byte: thread blocks of a GPU. A rank with fewer
-    /// lanes spreads each over as many blocks as there are for it. Up to 1 there is one processor, for which a rank's lanes
-    /// queue.
+    /// Lanes of a rank that copy and fold at once, each at these costs of a byte: thread blocks of a GPU. A rank with
+    /// fewer lanes spreads each over as many blocks as there are for it. Up to 1 there is one processor, for which a
+    /// rank's lanes queue.
     pub lanes: u32,
 }
 

@@ -131,8 +131,8 @@ fn in_turns(plain: Topology, turns: u32, name: String) -> Topology {
 /// Source: NVIDIA, DGX A100 System User Guide (third-generation NVLink, 12 links of 25 GB/s; 8 ConnectX-6 of
 /// 200 Gb/s). A hop costs 3 µs over NVLink and about 5 µs over a rail, within the figures of NCCL's tuning model for
 /// its protocols (`src/graph/tuning.cc`: 0.6 to 3.4 µs and 2.7 to 14 µs); the division into latency and work of the
-/// ends is a guess. Lanes are thread blocks, of which 34 use up the memory: 2,039 GB/s, 108 multiprocessors (NVIDIA A100 80GB
-/// data sheet).
+/// ends is a guess. Lanes are thread blocks, of which 34 use up the memory: 2,039 GB/s, 108 multiprocessors (NVIDIA
+/// A100 80GB data sheet).
 ///
 /// # Panics
 ///
@@ -144,8 +144,8 @@ pub fn dgx_a100(boxes: u32) -> Topology {
 /// DGX H100: 8 GPUs on NVSwitch that aggregates, 450 GB/s each way a GPU; 8 adapters of 50 GB/s on 8 rails.
 ///
 /// Source: NVIDIA, DGX H100/H200 User Guide (fourth-generation NVLink, 18 links of 25 GB/s; 8 ConnectX-7 of
-/// 400 Gb/s; PCIe 5.0 x16). Latencies as [`dgx_a100`]. 56 thread blocks use up the memory: 3,350 GB/s (NVIDIA H100 SXM data
-/// sheet), 132 multiprocessors.
+/// 400 Gb/s; PCIe 5.0 x16). Latencies as [`dgx_a100`]. 56 thread blocks use up the memory: 3,350 GB/s (NVIDIA H100 SXM
+/// data sheet), 132 multiprocessors.
 ///
 /// # Panics
 ///
@@ -154,8 +154,8 @@ pub fn dgx_h100(boxes: u32) -> Topology {
     DGX_H100.build(boxes)
 }
 
-/// DGX H200: the links are those of [`dgx_h100`]; its memory is larger and faster, 4,800 GB/s (NVIDIA H200 data sheet), so that
-/// 81 thread blocks use it up.
+/// DGX H200: the links are those of [`dgx_h100`]; its memory is larger and faster, 4,800 GB/s (NVIDIA H200 data
+/// sheet), so that 81 thread blocks use it up.
 ///
 /// # Panics
 ///
@@ -165,7 +165,8 @@ pub fn dgx_h200(boxes: u32) -> Topology {
 }
 
 /// As [`dgx_a100`], with every GPU on one network switch that blocks nothing: no rails, no buses, no adapters of their
-/// own. The fabric that papers on schedules take; NVSwitches do not aggregate, and the lanes of a GPU queue for its memory.
+/// own. The fabric that papers on schedules take; NVSwitches do not aggregate, and the lanes of a GPU queue for its
+/// memory.
 ///
 /// Source: L. Zhao et al., "ForestColl" (arXiv 2402.06787), and the figures of [`dgx_a100`].
 ///
@@ -187,8 +188,13 @@ pub fn dgx_h100_flat(boxes: u32) -> Topology {
 
 /// 8 GPUs a box on one switch inside and, with more than one box, on one between the boxes.
 fn flat(name: &str, inside_bytes_s: u64, between_bytes_s: u64, boxes: u32) -> Topology {
-    let costs =
-        Costs { send_ns: 1000, receive_ns: 1000, reduce_ns_per_byte: 0.001, copy_ns_per_byte: 0.0005, lanes: 0 };
+    let costs = Costs {
+        send_ns: 1000,
+        receive_ns: 1000,
+        reduce_ns_per_byte: 0.001,
+        copy_ns_per_byte: 0.0005,
+        lanes: 0,
+    };
     let mut topology = with_ranks(format!("{name}:{boxes}"), costs, boxes * 8, 8);
     for number in 0..boxes {
         let switch = topology.add_node(format!("nvswitch{number}"), SWITCH);
@@ -333,7 +339,8 @@ pub fn tcp_hosts(host_of: &[u32], inside: Inside, adapter_bytes_s: Option<u64>, 
 ///
 /// When there is no rank.
 pub fn torus(dimensions: &[u32]) -> Topology {
-    let costs = Costs { send_ns: 500, receive_ns: 500, reduce_ns_per_byte: 0.002, copy_ns_per_byte: 0.001, lanes: 0 };
+    let costs =
+        Costs { send_ns: 500, receive_ns: 500, reduce_ns_per_byte: 0.002, copy_ns_per_byte: 0.001, lanes: 0 };
     let ranks: u32 = dimensions.iter().product();
     let shape = dimensions.iter().map(u32::to_string).collect::<Vec<_>>().join("x");
     let mut topology = with_ranks(format!("torus:{shape}"), costs, ranks, 1);
@@ -392,8 +399,8 @@ const DGX_H200: Dgx = Dgx { name: "dgx-h200", lanes: lanes_of(4_800 * GB, 132), 
 
 /// The bytes a second that a thread block reads and writes.
 ///
-/// Source: `docs/measurements/gpu.md`, the price of plans that kernels run, fitted on one H200. An A100's blocks are taken to
-/// be as fast.
+/// Source: `docs/measurements/gpu.md`, the price of plans that kernels run, fitted on one H200. An A100's blocks are
+/// taken to be as fast.
 const BLOCK_BYTES_S: u64 = 59_100_000_000;
 
 /// The blocks that are busy at once: as many as use the memory up, and at most one on each multiprocessor.
@@ -402,8 +409,8 @@ const fn lanes_of(memory_bytes_s: u64, multiprocessors: u32) -> u32 {
     if lanes < multiprocessors { lanes } else { multiprocessors }
 }
 
-/// A block copies out of a slot (two places, read and written) or folds out of it (three). The ends' work for a message is
-/// that of [`dgx_a100`].
+/// A block copies out of a slot (two places, read and written) or folds out of it (three). The ends' work for a
+/// message is that of [`dgx_a100`].
 const DGX_COSTS: Costs = Costs {
     send_ns: 1000,
     receive_ns: 1000,

@@ -35,7 +35,13 @@ impl<'a> Routes<'a> {
     /// Routes of `topology`.
     pub fn new(topology: &'a Topology) -> Self {
         let nodes = topology.nodes().len();
-        Routes { topology, best: vec![(0, 0, LinkId(0)); nodes], written: vec![0; nodes], search: 0, entering: None }
+        Routes {
+            topology,
+            best: vec![(0, 0, LinkId(0)); nodes],
+            written: vec![0; nodes],
+            search: 0,
+            entering: None,
+        }
     }
 
     /// The route to each of `targets`, in their order: links from the first to the last. `None` where there is no

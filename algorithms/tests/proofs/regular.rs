@@ -9,8 +9,8 @@ use consort_algorithms::builders::{
 use consort_algorithms::passes::fuse;
 use consort_algorithms::plan::Step;
 use consort_algorithms::{
-    Collective, LowerOptions, Own, Place, Plan, Rank, Refusal, Regular, Round, Schedule, Symmetry, lower, lower_all,
-    lower_one, verify, verify_regular, whole,
+    Collective, LowerOptions, Own, Place, Plan, Rank, Refusal, Regular, Round, Schedule, Symmetry, lower,
+    lower_all, lower_one, verify, verify_regular, whole,
 };
 
 fn rings(ranks: u32) -> Vec<Box<dyn Regular>> {
@@ -48,7 +48,8 @@ fn grids(ranks: u32) -> Vec<Box<dyn Regular>> {
 #[test]
 fn a_grid_rank_by_rank_is_the_grid() {
     for ranks in (4..=24).chain([36, 48, 64]) {
-        for collective in Collective::ALL.into_iter().filter(|&collective| blueconnect_is_defined(collective)) {
+        for collective in Collective::ALL.into_iter().filter(|&collective| blueconnect_is_defined(collective))
+        {
             for dimensions in dimensions(ranks) {
                 let grid = RingGrid::new("", collective, &dimensions).expect("there are two ranks");
                 let (mine, all) = (whole(&grid), blueconnect(collective, &dimensions));

@@ -3,7 +3,9 @@
 use std::cell::Cell;
 
 use consort_algorithms::catalogue::{Algorithm, Shape, candidates};
-use consort_algorithms::simulate::{Options, Outcome, SimulateError, simulate, simulate_each, simulate_regular};
+use consort_algorithms::simulate::{
+    Options, Outcome, SimulateError, simulate, simulate_each, simulate_regular,
+};
 use consort_algorithms::topology::{
     Link, Topology, dgx_a100, dgx_h100, dgx_h100_flat, host, host_of_domains, pcie, tcp, torus,
 };
@@ -153,8 +155,5 @@ fn without_a_symmetry_many_ranks_are_too_many() {
     });
     let ring = Algorithm::Ring { channels: 1, bidirectional: false };
     let regular = ring.regular(Collective::AllReduce, 2048).expect("it is regular");
-    assert_eq!(
-        simulate_regular(&*regular, &slower, &Options::new(1 << 20)),
-        Err(SimulateError::TooLarge)
-    );
+    assert_eq!(simulate_regular(&*regular, &slower, &Options::new(1 << 20)), Err(SimulateError::TooLarge));
 }

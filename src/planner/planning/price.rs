@@ -95,7 +95,8 @@ impl Planning {
     /// The time of a schedule that is symmetric on the machine, from the ranks that stand for all others.
     fn orbit_by_orbit(&self, algorithm: Algorithm, collective: Collective, block_bytes: u64) -> Option<f64> {
         // Cores that ranks of one host share are priced beside a schedule that is there as a whole.
-        let regular = algorithm.regular(collective, self.ranks_of(collective)).filter(|_| !self.on_own_cores)?;
+        let regular =
+            algorithm.regular(collective, self.ranks_of(collective)).filter(|_| !self.on_own_cores)?;
         let options = self.simulated_with(algorithm, collective, block_bytes, 1);
         let outcome = simulate_orbits(&*regular, &self.topology, &options).ok()??;
         Some(outcome.seconds())
