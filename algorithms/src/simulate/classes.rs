@@ -118,7 +118,7 @@ impl<'a> Classes<'a> {
         for _ in 0..rounds {
             let limits = renumber(&self.limit, |index| {
                 let users =
-                    self.users[index].iter().map(|&user| mixed(0, self.connection[user as usize].into()));
+                    self.users[index].iter().map(|&user| mixed(1, self.connection[user as usize].into()));
                 mixed(users.fold(0, u64::wrapping_add), self.paths.capacity[index].to_bits())
             });
             self.limit = limits.0;
@@ -229,13 +229,14 @@ fn places(program: &Program) -> Vec<[u32; 2]> {
     places
 }
 
+/// From a hash above 0, so that zeros count.
 fn mixed(hash: u64, word: u64) -> u64 {
     let mixed = (hash.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed ^ mixed >> 29
 }
 
 fn hash(words: impl FnOnce(&mut dyn FnMut(u64))) -> u64 {
-    let mut hash = 0;
+    let mut hash = 1;
     words(&mut |word| hash = mixed(hash, word));
     hash
 }
