@@ -82,9 +82,9 @@ fn main() {
         (64, Algorithm::Ring { channels: 1, bidirectional: false }, Collective::AllReduce),
         (64, Algorithm::Hierarchical { per_box: 8 }, Collective::AllReduce),
         (64, Algorithm::BoxTree { per_box: 8 }, Collective::AllReduce),
-        (64, Algorithm::Spread, Collective::AllToAll),
+        (16, Algorithm::Spread, Collective::AllToAll),
         (64, Algorithm::Pairwise, Collective::AllToAll),
-        (64, Algorithm::TwoShot, Collective::AllReduce),
+        (16, Algorithm::TwoShot, Collective::AllReduce),
         (1024, Algorithm::Hierarchical { per_box: 8 }, Collective::AllReduce),
         (1024, Algorithm::BoxTree { per_box: 8 }, Collective::AllReduce),
     ] {
