@@ -15,6 +15,7 @@ use super::ring::{Ring, RingOptions};
 use crate::{Chunk, Collective, Own, Partition, Place, Rank, Regular, Round, Schedule, Symmetry, lengths};
 
 /// The inner schedule of a level: all groups of the level run it at the same time.
+#[derive(Clone, Debug)]
 pub(super) struct LevelSchedule {
     pub(super) level: usize,
     /// For rings rank by rank, without its rounds.
@@ -40,6 +41,7 @@ pub(super) fn phase_order(collective: Collective, lengths: &[u32]) -> Vec<(usize
 }
 
 /// The outer schedule's ranks as points of a grid, and its pieces.
+#[derive(Debug)]
 pub(super) struct Grid {
     collective: Collective,
     ranks: u32,
@@ -201,6 +203,7 @@ fn parts(collective: Collective, levels: usize, phases: &[LevelSchedule]) -> u32
 
 /// A ring along each dimension in turn, rank by rank: [`blueconnect`](super::blueconnect), and with two dimensions
 /// [`hierarchical`](super::hierarchical()) of rings.
+#[derive(Debug)]
 pub struct RingGrid {
     name: String,
     grid: Grid,
@@ -235,12 +238,8 @@ impl RingGrid {
         if made.is_empty() {
             return None;
         }
-        let of = |(phase, ..): &(LevelSchedule, Ring, u32)| LevelSchedule {
-            level: phase.level,
-            inner: phase.inner.clone(),
-            scratch_levels: phase.scratch_levels,
-        };
-        let grid = Grid::new(collective, dimensions, &made.iter().map(of).collect::<Vec<_>>());
+        let phases: Vec<LevelSchedule> = made.iter().map(|(phase, ..)| phase.clone()).collect();
+        let grid = Grid::new(collective, dimensions, &phases);
         Some(RingGrid { name: name.into(), grid, phases: made })
     }
 }
