@@ -19,6 +19,7 @@ use std::ops::Deref;
 
 pub use consort_algorithms::bounds;
 pub use consort_algorithms::catalogue::{Algorithm, Family, UnknownAlgorithm};
+pub use consort_algorithms::comparison;
 pub use consort_algorithms::export;
 pub use consort_algorithms::hardware;
 pub use consort_algorithms::language;

@@ -44,4 +44,4 @@ pub use plan::Plan;
 pub use regular::{Own, Regular, Symmetry, whole};
 pub use schedule::{Place, Round, Schedule, Transfer};
 pub use topology::Topology;
-pub use verify::{Actor, At, Awaited, Memory, Proof, Refusal, Waiting, verify, verify_regular};
+pub use verify::{Actor, At, Awaited, Memory, Proof, Refusal, UNORDERED, Waiting, verify, verify_regular};

@@ -64,7 +64,7 @@ pub(crate) struct Reading {
     network: Network,
 }
 
-fn rates(name: &str) -> Result<Rates, String> {
+pub(crate) fn rates(name: &str) -> Result<Rates, String> {
     Rates::named(name).ok_or_else(|| "known: sheet, nccl".into())
 }
 

@@ -4,39 +4,51 @@
 //! come from files and are drawn as they are. NCCL's own model stands beside them on the machines it knows.
 //! Absent: measuring (see `tune`), fits.
 
+mod against;
+mod fleet;
 mod measured;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Parser;
+use clap::builder::ArgPredicate;
+use consort::planning::comparison::{Call, Prices};
 use consort::planning::export::{Axis, Chart, Mark, Series, Unit, chart_svg};
+use consort::planning::hardware::Rates;
 use consort::planning::simulate::nccl_model;
 use consort::planning::{Algorithm, Candidate, Collective, Planning, Topology};
 
+use self::against::Asked;
+use self::fleet::{Bound, Kind, PER_BOX, with_fleet};
+
+use crate::described::rates;
 use crate::failure::{Exit, Failure};
 use crate::planned::{self, Machine, refused};
 use crate::sizes::{Step, Sweep, human, parse_size};
 
 /// Prints what every algorithm of a collective should take on a machine, and draws it beside measurements.
 ///
-/// Times are the planner's prices; `*` marks its choice. On DGX machines NCCL's own model is printed too.
+/// Times are the planner's prices; `*` marks its choice. On DGX machines NCCL's own model is printed too, and drawn with the bound and
+/// the best of NCCL's schedules on the same wires. With --against nccl: how the planner's choices compare with these, as Markdown.
 #[derive(Parser, Debug)]
 #[command(name = "collbench simulate", bin_name = "collbench simulate", max_term_width = 110)]
 struct Arguments {
     /// all_reduce, reduce, broadcast, all_gather, reduce_scatter, send_receive, all_to_all, gather or scatter
-    #[arg(value_parser = planned::collective)]
-    collective: Collective,
+    #[arg(value_parser = planned::collective, required_unless_present = "against")]
+    collective: Option<Collective>,
 
     #[command(flatten)]
     machine: Machine,
 
     /// Smallest size in bytes; K, M and G are powers of 1024
     #[arg(short = 'b', long = "minbytes", value_name = "SIZE", default_value = "8", value_parser = parse_size)]
+    #[arg(default_value_if("against", ArgPredicate::IsPresent, "64K"))]
     smallest: u64,
 
     /// Largest size
     #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
+    #[arg(default_value_if("against", ArgPredicate::IsPresent, "8G"))]
     largest: u64,
 
     /// Factor between sizes
@@ -58,6 +70,29 @@ struct Arguments {
     /// Writes the times as comma-separated values
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
+
+    /// Compares the planner's choices with NCCL's schedules on the machines of --machines and --boxes, for one collective or for all
+    /// that NCCL has
+    #[arg(long, value_name = "RIVAL", value_parser = ["nccl"], conflicts_with_all = ["topology", "ranks", "measured", "chart"])]
+    against: Option<String>,
+
+    /// With --against: dgx-a100, dgx-h100 or dgx-h200
+    #[arg(long, value_name = "NAME,NAME", value_delimiter = ',', value_parser = kind, default_value = "dgx-a100,dgx-h100")]
+    machines: Vec<Kind>,
+
+    /// With --against: numbers of boxes
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1,2,4,8,32,128")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=4096))]
+    boxes: Vec<u32>,
+
+    /// With --against: what links carry: sheet, as data sheets say, or nccl, what NCCL expects to be left
+    #[arg(long, value_name = "SET", value_parser = rates, default_value = "sheet")]
+    rates: Rates,
+}
+
+fn kind(name: &str) -> Result<Kind, String> {
+    let known = Kind::ALL.into_iter().find(|kind| kind.name() == name);
+    known.ok_or_else(|| format!("known: {}", Kind::ALL.map(Kind::name).join(", ")))
 }
 
 /// Predicted times of one column, microseconds.
@@ -78,11 +113,21 @@ struct Table {
     chosen: Vec<String>,
     /// What cannot be chosen, and why.
     excluded: Vec<(String, String)>,
+    /// What is drawn besides: the bound, the planner's choice and the best of NCCL's schedules, where they are known.
+    yardsticks: Vec<Column>,
 }
 
 /// Runs the subcommand; its name is the first word.
 pub(crate) fn run(words: &[OsString]) -> Result<Exit, Failure> {
     let Some(arguments) = planned::parse::<Arguments>(words)? else { return Ok(Exit::Done) };
+    if arguments.against.is_some() {
+        let rows = against::rows(&arguments.asked()?)?;
+        planned::write(&against::markdown(&rows), None)?;
+        if let Some(path) = &arguments.csv {
+            planned::write(&against::csv(&rows), Some(path))?;
+        }
+        return Ok(Exit::Done);
+    }
     let planning = arguments.machine.planning()?;
     let table = arguments.table(&planning)?;
     let measured = match &arguments.measured {
@@ -100,13 +145,32 @@ pub(crate) fn run(words: &[OsString]) -> Result<Exit, Failure> {
 }
 
 impl Arguments {
+    fn sizes(&self) -> Result<Vec<u64>, Failure> {
+        let sweep = Sweep::new(self.smallest, self.largest, Step::Factor(self.factor));
+        Ok(sweep.map_err(Failure::usage)?.sizes().collect())
+    }
+
+    fn asked(&self) -> Result<Asked, Failure> {
+        let collectives = self.collective.map_or(against::COLLECTIVES.to_vec(), |one| vec![one]);
+        if let Some(none) = collectives.iter().find(|one| !against::COLLECTIVES.contains(one)) {
+            return Err(Failure::usage(format!(
+                "--against: NCCL has no algorithm for {none}, only messages"
+            )));
+        }
+        let (machines, boxes) = (self.machines.clone(), self.boxes.clone());
+        Ok(Asked { machines, rates: self.rates, boxes, collectives, sizes: self.sizes()? })
+    }
+
     fn table(&self, planning: &Planning) -> Result<Table, Failure> {
-        let collective = self.collective;
+        let Some(collective) = self.collective else {
+            return Err(Failure::usage("a collective is missing"));
+        };
         let ranks = if collective == Collective::SendReceive { 2 } else { planning.ranks() };
-        let sweep =
-            Sweep::new(self.smallest, self.largest, Step::Factor(self.factor)).map_err(Failure::usage)?;
-        let sizes: Vec<u64> =
-            sweep.sizes().filter(|size| planned::block_bytes(collective, *size, ranks) > 0).collect();
+        let sizes: Vec<u64> = self
+            .sizes()?
+            .into_iter()
+            .filter(|size| planned::block_bytes(collective, *size, ranks) > 0)
+            .collect();
         let blocks = || sizes.iter().map(|size| planned::block_bytes(collective, *size, ranks));
         let candidates = planning.candidates(collective).map_err(refused)?;
         // All that `plan` lists, with the same reasons.
@@ -133,7 +197,9 @@ impl Arguments {
         let chosen = blocks().map(|bytes| planning.algorithm(collective, bytes).map(|one| one.to_string()));
         let chosen = chosen.collect::<Result<_, _>>().map_err(refused)?;
         let machine = planning.topology().name.clone();
-        Ok(Table { collective, ranks, machine, sizes, columns, chosen, excluded })
+        let yardsticks =
+            if self.chart.is_some() { yardsticks(planning, collective, &sizes)? } else { Vec::new() };
+        Ok(Table { collective, ranks, machine, sizes, columns, chosen, excluded, yardsticks })
     }
 }
 
@@ -168,12 +234,8 @@ fn named(
 /// take.
 fn nccl(topology: &Topology, collective: Collective, sizes: &[u64]) -> Vec<Column> {
     let nodes = topology.boxes().len() as u32;
-    let machine = match topology.name.split(':').next() {
-        Some("dgx-a100") => nccl_model::Machine::a100(nodes, 8),
-        // 45 GB/s of 400 Gb/s.
-        Some("dgx-h100" | "dgx-h200") => nccl_model::Machine::h100(nodes, 45.0),
-        _ => return Vec::new(),
-    };
+    let Some(kind) = Kind::of(topology) else { return Vec::new() };
+    let machine = kind.nccl(nodes);
     let column = |algorithm: nccl_model::Algorithm| {
         let time = |bytes: &u64| {
             let call = nccl_model::Call { collective, ranks: topology.ranks(), nodes, bytes: *bytes };
@@ -187,6 +249,38 @@ fn nccl(topology: &Topology, collective: Collective, sizes: &[u64]) -> Vec<Colum
         times_us.iter().any(Option::is_some).then_some(Column { name, times_us })
     };
     nccl_model::Algorithm::ALL.into_iter().filter_map(column).collect()
+}
+
+/// The bound, the planner's choice, and the best of NCCL's schedules where the machine has them.
+fn yardsticks(planning: &Planning, collective: Collective, sizes: &[u64]) -> Result<Vec<Column>, Failure> {
+    let topology = planning.topology();
+    let mut columns = Vec::new();
+    if let Some(bound) = Bound::of(topology, collective) {
+        let times_us = sizes.iter().map(|size| Some(bound.seconds(*size) * 1e6)).collect();
+        columns.push(Column { name: "bound".into(), times_us });
+    }
+    let chosen = |size: &u64| {
+        let block_bytes = planned::block_bytes(collective, *size, planning.ranks());
+        let algorithm = planning.algorithm(collective, block_bytes).map_err(refused)?;
+        Ok(Some(planning.price(algorithm, collective, block_bytes) * 1e6))
+    };
+    let times_us = sizes.iter().map(chosen).collect::<Result<_, Failure>>()?;
+    columns.push(Column { name: "the planner's choice".into(), times_us });
+    if let Some(kind) = Kind::of(topology) {
+        let boxes = topology.boxes().len() as u32;
+        let times_us: Vec<Option<f64>> = with_fleet(kind, Rates::DataSheet, |fleet| {
+            let mut prices = Prices::new(fleet);
+            let best = |&bytes: &u64| {
+                let call = Call { collective, bytes, per_box: PER_BOX, boxes };
+                Some(prices.best(&call)?.seconds * 1e6)
+            };
+            sizes.iter().map(best).collect()
+        });
+        if times_us.iter().any(Option::is_some) {
+            columns.push(Column { name: "NCCL's best, simulated".into(), times_us });
+        }
+    }
+    Ok(columns)
 }
 
 impl Table {
@@ -226,13 +320,16 @@ impl Table {
 
     /// Lines are predicted, points measured; one algorithm has one colour.
     fn chart(&self, measured: Vec<measured::Curve>) -> Chart {
-        let mut names: Vec<&str> = self.columns.iter().map(|column| column.name.as_str()).collect();
+        // What is drawn over the candidates comes last.
+        let columns = || self.columns.iter().chain(&self.yardsticks);
+        let mut names: Vec<&str> = columns().map(|column| column.name.as_str()).collect();
         let mut series: Vec<Series> = Vec::new();
-        for (color, column) in self.columns.iter().enumerate() {
+        for (color, column) in columns().enumerate() {
             let of = |(size, time): (&u64, &Option<f64>)| Some((*size as f64, (*time)? * 1e-6));
+            let is_yardstick = color >= self.columns.len();
             series.push(Series {
                 name: column.name.clone(),
-                mark: Mark::Line,
+                mark: if is_yardstick { Mark::LineAndPoints } else { Mark::Line },
                 color,
                 points: self.sizes.iter().zip(&column.times_us).filter_map(of).collect(),
             });

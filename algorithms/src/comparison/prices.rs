@@ -114,6 +114,25 @@ impl<'a> Prices<'a> {
         self.all(call).into_iter().min_by(|one, other| one.seconds.total_cmp(&other.seconds))
     }
 
+    /// The least seconds of our own schedule through the switches of the boxes, over lengths of slots; none where they do
+    /// not fold or the collective does not go through them. Switches keep no order, so no call is run so.
+    pub fn switched(&mut self, call: &Call) -> Option<f64> {
+        let (algorithm, machine) = if call.boxes == 1 {
+            (Algorithm::Nvls, (self.fleet.nccl)(1))
+        } else {
+            (Algorithm::NvlsTree, (self.fleet.nccl)(call.boxes))
+        };
+        let channels = nccl::channels(&machine, algorithm, call.boxes)?;
+        if !nccl::exists(algorithm, call.collective, call.boxes) {
+            return None;
+        }
+        let mut of = |bytes: usize| {
+            let slots = Slots { bytes, count: 8 };
+            self.seconds(call, &Candidate { algorithm, protocol: Protocol::Simple, channels, slots })
+        };
+        [16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10].map(&mut of).into_iter().reduce(f64::min)
+    }
+
     /// Seconds of one candidate.
     pub fn seconds(&mut self, call: &Call, candidate: &Candidate) -> f64 {
         let splits = !matches!(call.collective, Collective::Broadcast | Collective::Reduce);
@@ -199,5 +218,65 @@ fn closed(call: &Call) -> simulate::nccl_model::Call {
         ranks: call.boxes * call.per_box,
         nodes: call.boxes,
         bytes: call.bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::dgx_h100;
+
+    fn prices<R>(with: impl FnOnce(&mut Prices<'_>) -> R) -> R {
+        let nccl = |boxes: u32| Machine::h100(boxes, 45.0);
+        with(&mut Prices::new(Fleet { wires: &dgx_h100, nccl: &nccl }))
+    }
+
+    fn call(collective: Collective, boxes: u32, bytes: u64) -> Call {
+        Call { collective, bytes, per_box: 8, boxes }
+    }
+
+    #[test]
+    fn continued_prices_are_those_of_whole_runs() {
+        prices(|prices| {
+            for (collective, bytes) in [
+                (Collective::AllReduce, 1 << 20),
+                (Collective::AllGather, 16 << 20),
+                (Collective::Broadcast, 1 << 20),
+            ] {
+                let call = call(collective, 8, bytes);
+                for candidate in prices.candidates(&call) {
+                    if candidate.protocol != Protocol::Simple || candidate.algorithm != Algorithm::Ring {
+                        continue;
+                    }
+                    let continued = prices.seconds(&call, &candidate);
+                    let whole = prices.run(&call, &candidate, 8, bytes);
+                    let off = (continued / whole - 1.0).abs();
+                    assert!(off < 0.05, "{collective} by {candidate:?}: {continued} for {whole}");
+                }
+            }
+            let call = call(Collective::AllReduce, 16, 4 << 20);
+            let tree = prices.candidates(&call).into_iter().find(|of| of.algorithm == Algorithm::Tree);
+            let tree = tree.expect("there are trees");
+            let (continued, whole) = (prices.seconds(&call, &tree), prices.run(&call, &tree, 16, call.bytes));
+            assert!((continued / whole - 1.0).abs() < 0.05, "{continued} for {whole}");
+        });
+    }
+
+    #[test]
+    fn nccl_has_what_its_model_has() {
+        prices(|prices| {
+            let of = |boxes, collective| {
+                let call = call(collective, boxes, 1 << 20);
+                let mut names: Vec<String> =
+                    prices.candidates(&call).iter().map(|of| format!("{:?}", of.algorithm)).collect();
+                names.dedup();
+                names.join(" ")
+            };
+            assert_eq!(of(1, Collective::AllReduce), "Ring Tree Nvls");
+            assert_eq!(of(2, Collective::AllReduce), "Ring Tree NvlsTree");
+            assert_eq!(of(1, Collective::AllGather), "Ring Nvls");
+            assert_eq!(of(2, Collective::Reduce), "Ring");
+            assert_eq!(of(2, Collective::AllToAll), "");
+        });
     }
 }

@@ -171,7 +171,8 @@ mod tests {
         assert_eq!(of(Algorithm::Ring, Protocol::Simple), Slots { bytes: 1 << 20, count: 4 });
         assert_eq!(of(Algorithm::Tree, Protocol::Simple), Slots { bytes: 512 << 10, count: 8 });
         assert_eq!(of(Algorithm::Ring, Protocol::LowLatency128).bytes, 576_000);
-        assert_eq!(of(Algorithm::Tree, Protocol::LowLatency128).bytes, 288_000 / 2, "halved twice");
+        let ll128 = |bytes| slots(&call(2, bytes), Algorithm::Tree, Protocol::LowLatency128, 16).bytes;
+        assert_eq!([1 << 30, 1 << 24].map(ll128), [576_000, 72_000]);
     }
 
     #[test]

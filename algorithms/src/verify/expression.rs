@@ -25,6 +25,11 @@ pub(super) enum Node {
     Fold(Id, Id),
     /// A sum after the division of `avg` over integers.
     Finished(Id),
+    /// A sum in an order of its own: that of one step, which no other step's equals.
+    Unordered {
+        of: Id,
+        step: u64,
+    },
 }
 
 /// The order in which contributions are folded, whatever the chunk: the shape, with ranks counted round from the
@@ -50,6 +55,10 @@ impl Bracket {
 
     pub(super) fn finished(self) -> Self {
         Bracket { shape: mix(5, self.shape, 0), ..self }
+    }
+
+    pub(super) fn unordered(self) -> Self {
+        Bracket { shape: mix(8, self.shape, 0), ..self }
     }
 
     pub(super) fn fold(self, right: Bracket, ranks: u32) -> Self {
@@ -100,6 +109,11 @@ impl Expressions {
         if of == UNDEFINED { of } else { self.intern(Node::Finished(of)) }
     }
 
+    /// What a switch folds in the order that suits it, by that step.
+    pub(super) fn unordered(&mut self, of: Id, step: u64) -> Id {
+        if of == UNDEFINED { of } else { self.intern(Node::Unordered { of, step }) }
+    }
+
     pub(super) fn fold(&mut self, left: Id, right: Id) -> Id {
         if left == UNDEFINED || right == UNDEFINED { UNDEFINED } else { self.intern(Node::Fold(left, right)) }
     }
@@ -127,6 +141,7 @@ impl Expressions {
             Node::Scaled(of) => self.bracket(of).scaled(),
             Node::Fold(left, right) => self.bracket(left).fold(self.bracket(right), self.ranks),
             Node::Finished(of) => self.bracket(of).finished(),
+            Node::Unordered { of, .. } => self.bracket(of).unordered(),
         });
         self.table[at] = id;
         id
@@ -153,6 +168,7 @@ impl Expressions {
             Node::Scaled(of) => mix(3, hash(of), 0),
             Node::Fold(left, right) => mix(4, hash(left), hash(right)),
             Node::Finished(of) => mix(5, hash(of), 0),
+            Node::Unordered { of, step } => mix(8, hash(of), step),
         }
     }
 
@@ -174,6 +190,7 @@ impl Expressions {
                 Node::Finished(_) => return Err("part of it was finished before it was complete"),
                 Node::Scaled(_) if scaled => return Err("a contribution was scaled twice"),
                 Node::Scaled(of) => open.push((of, true)),
+                Node::Unordered { of, .. } => open.push((of, scaled)),
                 Node::Fold(left, right) => open.extend([(left, scaled), (right, scaled)]),
                 Node::Input { .. } if !scaled => return Err("a contribution was never scaled"),
                 Node::Input { chunk: other, .. } if other != chunk => {
@@ -214,6 +231,9 @@ impl Expressions {
                     Node::Scaled(of) => open.extend([Part::Text("'"), Part::Expression(of)]),
                     Node::Finished(of) => {
                         open.extend([Part::Text("]"), Part::Expression(of), Part::Text("[")]);
+                    }
+                    Node::Unordered { of, .. } => {
+                        open.extend([Part::Text("}"), Part::Expression(of), Part::Text("{")]);
                     }
                     Node::Fold(left, right) => open.extend([
                         Part::Text(")"),

@@ -46,11 +46,16 @@ use crate::{Collective, Plan};
 pub struct Proof {
     /// Hash of the bracketing: of the one that all output chunks have, or of the partition and every chunk's. Plans
     /// of one collective with equal hashes give the same bits; all plans that fold nothing have one hash. It is the
-    /// same on all machines.
+    /// same on all machines. [`UNORDERED`] where a group is folded.
     pub fold_hash: u64,
     /// Steps of all plans together.
     pub steps: usize,
 }
+
+/// The fold hash of plans that fold a group: a switch keeps no order, and the bits of one plan differ between calls.
+///
+/// Source: NVIDIA/nccl issue 1497.
+pub const UNORDERED: u64 = u64::MAX;
 
 /// Proves the plans of all ranks, in the order of ranks.
 ///
@@ -73,6 +78,9 @@ fn run<C: Clocks>(program: &Program) -> Result<Proof, Refusal> {
 }
 
 fn fold_hash(program: &Program, expressions: &Expressions, outputs: &[Id]) -> u64 {
+    if program.sources.iter().any(|source| source.cells.len() > 1) {
+        return UNORDERED;
+    }
     // All ranks of an all-reduce have the same outputs.
     let ranks = if program.collective == Collective::AllReduce { 1 } else { program.ranks };
     let outputs = &outputs[..(ranks * program.output_chunks) as usize];

@@ -148,6 +148,10 @@ impl<C: Clocks> Run<'_, C> {
                 folded = Some(self.fold(folded, member));
             }
             let mut value = folded.unwrap_or(Both::UNDEFINED);
+            if source.cells.len() > 1 {
+                let step = u64::from(lane) << 32 | u64::from(op.step);
+                value = value.map(|of| self.expressions.unordered(of, step));
+            }
             if source.raw {
                 value = value.map(|of| self.expressions.scaled(of));
             }

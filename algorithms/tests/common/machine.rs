@@ -505,7 +505,11 @@ impl<'a> Machine<'a> {
             (Region::Input(rank), _) => vec![user(rank, false)],
             (Region::Output(rank), _) => vec![user(rank, true)],
             (Region::Group { group, output }, _) => {
-                plan.groups[usize::from(group)].iter().map(|&rank| user(rank, output)).collect()
+                // A switch folds in the order that suits it.
+                let mut members = plan.groups[usize::from(group)].clone();
+                let drawn = mix(self.salt ^ mix(u64::from(plan.rank.0) << 32 | u64::from(round)));
+                members.sort_by_key(|rank| mix(drawn ^ u64::from(rank.0)));
+                members.into_iter().map(|rank| user(rank, output)).collect()
             }
             (Region::Mailbox { .. }, _) => {
                 let slots = self.mailbox(plan.rank.index(), operand).expect("it is one");

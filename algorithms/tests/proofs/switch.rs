@@ -2,11 +2,14 @@
 
 use std::collections::HashMap;
 
-use consort_algorithms::builders::{RingOptions, SwitchForm, ring, switch, switch_is_defined, switch_tree};
+use consort_algorithms::builders::{
+    RingOptions, SwitchForm, ring, switch, switch_is_defined, switch_tree, switched, switched_is_defined,
+};
 use consort_algorithms::passes::fuse;
+use consort_algorithms::plan::{Action, Extent, Position, Region};
 use consort_algorithms::{
-    Chunk, Collective, LowerError, LowerOptions, Place, Plan, Rank, Schedule, lower, lower_all, lower_switch,
-    verify,
+    Chunk, Collective, LowerError, LowerOptions, Place, Plan, Rank, Schedule, UNORDERED, lower, lower_all,
+    lower_switch, verify,
 };
 
 use crate::common::{execute_often, sizes};
@@ -38,7 +41,7 @@ fn outputs(schedule: &Schedule) -> Vec<Vec<String>> {
         held.extend(written);
     }
     let output = |rank: u32, chunk: u32| held[&(Rank(rank), Place::Output(Chunk(chunk)))].clone();
-    let chunks = schedule.partition.parts;
+    let chunks = schedule.partition.output_chunks(schedule.collective, schedule.ranks);
     (0..schedule.ranks).map(|rank| (0..chunks).map(|chunk| output(rank, chunk)).collect()).collect()
 }
 
@@ -86,6 +89,66 @@ fn switches_fold_everything_in_the_order_of_ranks() {
     }
 }
 
+/// The contributions in a sum, sorted.
+fn leaves(sum: &str) -> Vec<String> {
+    let mut leaves: Vec<String> =
+        sum.split(['(', ')', '+']).filter(|leaf| !leaf.is_empty()).map(str::to_owned).collect();
+    leaves.sort();
+    leaves
+}
+
+#[test]
+fn switches_of_boxes_fold_every_contribution_once() {
+    for (boxes, per_box, channels) in
+        [(1, 1, 1), (1, 8, 3), (2, 4, 2), (3, 2, 4), (4, 1, 2), (5, 3, 2), (8, 2, 2)]
+    {
+        let (ranks, parts) = (boxes * per_box, u32::from(channels));
+        let all = |chunk: u32| {
+            let mut leaves: Vec<String> = (0..ranks).map(|rank| format!("{rank}.{chunk}")).collect();
+            leaves.sort();
+            leaves
+        };
+        for collective in [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter] {
+            if !switched_is_defined(collective, boxes) {
+                continue;
+            }
+            let schedule = switched(collective, boxes, per_box, channels);
+            let held = outputs(&schedule);
+            for (rank, held) in (0..).zip(&held) {
+                for (chunk, sum) in (0..).zip(held) {
+                    let expected = match collective {
+                        Collective::AllReduce => all(chunk),
+                        Collective::ReduceScatter => all(rank * parts + chunk),
+                        _ => vec![format!("{}.{}", chunk / parts, chunk % parts)],
+                    };
+                    // A single rank's piece is not cut.
+                    if ranks > 1 {
+                        assert_eq!(leaves(sum), expected, "{}: {rank} {chunk}", schedule.name);
+                    }
+                }
+            }
+            assert!(collective != Collective::AllReduce || held.iter().all(|of| *of == held[0]));
+        }
+    }
+}
+
+#[test]
+fn heads_share_what_leaves_a_box() {
+    // The table's row over one box: 4 messages in a chain, and (1 + 1/g) M through each port.
+    let (depth, ports) = cost(&switched(Collective::AllReduce, 1, 8, 2));
+    assert_eq!((depth, &ports[..8]), (4, &[[18, 18]; 8][..]));
+    // Over 4 boxes a tree of height 2, up and down; of a head's two pieces each tree has one.
+    let schedule = switched(Collective::AllReduce, 4, 2, 2);
+    assert_eq!(cost(&schedule).0, 4 + 2 * 2);
+    let mut out = [0; 8];
+    for transfer in schedule.rounds.iter().flat_map(|round| &round.transfers) {
+        if transfer.from.0 < 8 && transfer.to.0 < 8 {
+            out[transfer.from.index()] += 1;
+        }
+    }
+    assert!(out.iter().all(|&pieces| pieces <= 4) && out.iter().sum::<u32>() == 2 * 3 * 4, "{out:?}");
+}
+
 #[test]
 fn the_cost_is_the_row_of_the_table() {
     for ranks in 2..=64u32 {
@@ -124,6 +187,7 @@ fn the_plans_over_a_group_are_proved() {
             verify(&plans).unwrap_or_else(|refusal| panic!("{ranks} {form:?}: {refusal}")).fold_hash
         });
         assert_eq!(hashes[0], hashes[1], "{ranks}");
+        assert_eq!(hashes[0] == UNORDERED, ranks > 1, "{ranks}");
     }
     let two_step = plans(&switch(4, SwitchForm::TwoStep)).expect("it lowers");
     // Every rank: signal and await three, one copy, signal and await three.
@@ -131,6 +195,29 @@ fn the_plans_over_a_group_are_proved() {
     // One shot: rank 0 runs the copy; the others signal that they have entered and wait for it.
     let one_shot = plans(&switch(4, SwitchForm::OneShot)).expect("it lowers");
     assert_eq!(one_shot.iter().map(|plan| plan.steps.len()).collect::<Vec<_>>(), [7, 2, 2, 2]);
+}
+
+#[test]
+fn ranks_that_each_fold_a_group_may_differ() {
+    // Rank 0's copy stores to all; here each rank makes a copy of its own, into its own output.
+    let mut plans = plans(&switch(2, SwitchForm::TwoStep)).expect("it lowers");
+    for plan in &mut plans {
+        let own = Region::Output(plan.rank);
+        for used in
+            plan.regions.iter_mut().filter(|used| matches!(used.region, Region::Group { output: true, .. }))
+        {
+            used.region = own;
+        }
+        for operand in &mut plan.operands {
+            operand.position = Position::Chunk(Chunk(0));
+        }
+        plan.partition.parts = 1;
+        for step in plan.steps.iter_mut().filter(|step| step.action == Action::Copy) {
+            step.extent = Extent::chunk(Chunk(0));
+        }
+    }
+    let refusal = verify(&plans).expect_err("bits would differ").to_string();
+    assert!(refusal.contains("in another order"), "{refusal}");
 }
 
 #[test]
