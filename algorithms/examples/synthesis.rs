@@ -1,71 +1,165 @@
-//! Prints, for machines, the schedules that are packed for them beside what is provable.
+//! Prints, for machines, the schedules that are packed for them beside what is provable, as a table in Markdown.
 //!
-//! `cargo run --release -p consort-algorithms --example synthesis -- [--simulate] [--frontier] PROFILE|FILE...`
+//! `cargo run --release -p consort-algorithms --example synthesis -- [--time] [--few] [PROFILE|FILE...]`
+//!
+//! Without names: the fabrics of `algorithms/fabrics` of at most 64 ranks. `--time` leaves the simulator out; `--few` also lists
+//! forests of at most 8 trees a root. The simulator moves 8 GiB, `work: false` (the copies and folds of ranks are left out), with
+//! the slot length and copies of the schedule in the last columns, the first that reach 99 % of the schedule's rate.
 
 use std::time::Instant;
 
-use consort_algorithms::bounds::{self, bound};
+use consort_algorithms::bounds::{self, Bound, bound};
+use consort_algorithms::builders::{self, RingOptions};
+use consort_algorithms::passes::replicate;
 use consort_algorithms::simulate::{self, simulate};
-use consort_algorithms::synthesize::packing::{self, Forest};
+use consort_algorithms::synthesize::packing::{self, Forest, RANKS_MAX};
 use consort_algorithms::synthesize::rate;
 use consort_algorithms::topology::{self, Topology};
-use consort_algorithms::{Collective, Rank};
+use consort_algorithms::{Collective, Rank, Schedule, search};
 
 const COLLECTIVES: [Collective; 4] =
     [Collective::AllGather, Collective::ReduceScatter, Collective::Broadcast, Collective::Reduce];
 
-fn main() {
-    for name in std::env::args().skip(1) {
-        let text = std::fs::read_to_string(&name);
-        let topology = match text {
-            Ok(text) => topology::parse(&text).expect("a topology"),
-            Err(_) => topology::profile(&name).expect("a profile"),
-        };
-        show(&topology.bundled());
-    }
-}
+/// Bytes of the vector of a simulated call.
+const CALL_BYTES: u64 = 8 << 30;
+/// What is tried in the simulator: bytes of a slot, and how often the schedule runs side by side.
+const TRIED: [(usize, u16); 6] =
+    [(1 << 20, 1), (256 << 10, 1), (1 << 20, 4), (256 << 10, 4), (4 << 20, 2), (512 << 10, 8)];
+/// The most channels: enough that every tree has its own.
+const CHANNELS_MAX: u16 = 1024;
+/// The most transfers of a schedule that is copied.
+const TRANSFERS_MAX: usize = 1 << 18;
 
-fn show(topology: &Topology) {
-    for collective in COLLECTIVES {
-        let options = bounds::Options { root: Some(Rank(0)), in_network: false };
-        let bound = bound(topology, collective, &options).expect("a bound");
-        let begun = Instant::now();
-        let frontier = packing::frontier(topology, collective, Rank(0), &packing::Options::default());
-        let ms = begun.elapsed().as_secs_f64() * 1e3;
-        for forest in &frontier {
-            let begun = Instant::now();
-            let options = packing::Options { trees_per_root_max: forest.trees_per_root, ..Default::default() };
-            let _ = packing::forest(topology, collective, Rank(0), &options);
-            let own_ms = begun.elapsed().as_secs_f64() * 1e3;
-            row(topology, &bound, forest, ms, own_ms);
+fn main() {
+    let (mut timed, mut few, mut names) = (false, false, Vec::new());
+    for word in std::env::args().skip(1) {
+        match word.as_str() {
+            "--time" => timed = true,
+            "--few" => few = true,
+            _ => names.push(word),
+        }
+    }
+    if names.is_empty() {
+        names = fabrics();
+    }
+    println!(
+        "| machine | collective | provable GB/s | trees a root | trees | depth | GB/s | share | ring | hierarchical | rings searched | ms | simulated | slot KiB | copies | channels |"
+    );
+    println!("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
+    for name in names {
+        match machine(&name) {
+            Ok(topology) if topology.ranks() <= RANKS_MAX => show(&topology.bundled(), timed, few),
+            Ok(_) => {}
+            Err(error) => eprintln!("{name}: {error}"),
         }
     }
 }
 
-fn row(topology: &Topology, bound: &bounds::Bound, forest: &Forest, ms: f64, own_ms: f64) {
-    let schedule = forest.schedule(64);
-    let reached = rate(&schedule, topology).expect("routes").expect("a limit");
-    let ranks = u64::from(topology.ranks());
-    let is_rooted = matches!(forest.collective, Collective::Broadcast | Collective::Reduce);
-    let total: u64 = 8 << 30;
-    let block = if is_rooted { total } else { total / ranks } as usize;
-    let options = simulate::Options { work: false, ..simulate::Options::new(block) };
-    let begun = Instant::now();
-    let time = simulate(&schedule, topology, &options).expect("a time").seconds();
-    let sim_s = begun.elapsed().as_secs_f64();
-    let bytes = if is_rooted { block as f64 } else { block as f64 * ranks as f64 };
+fn fabrics() -> Vec<String> {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fabrics");
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> = files.map(|file| file.path().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+fn machine(name: &str) -> Result<Topology, String> {
+    match std::fs::read_to_string(name) {
+        Ok(text) => topology::parse(&text).map_err(|error| error.to_string()),
+        Err(_) => topology::profile(name).map_err(|error| error.to_string()),
+    }
+}
+
+fn show(topology: &Topology, timed: bool, few: bool) {
+    for collective in COLLECTIVES {
+        let options = bounds::Options { root: Some(Rank(0)), in_network: false };
+        let bound = bound(topology, collective, &options).expect("a bound of at least 2 ranks");
+        let limits = [few.then_some(packing::FEW[3]), Some(packing::TREES_MAX)];
+        let mut last = None;
+        for limit in limits.into_iter().flatten() {
+            let options = packing::Options { trees_per_root_max: limit, ..Default::default() };
+            let begun = Instant::now();
+            let found = packing::forest(topology, collective, Rank(0), &options);
+            let ms = begun.elapsed().as_secs_f64() * 1e3;
+            match found {
+                Some(forest) if last != Some(forest.trees_per_root) => {
+                    last = Some(forest.trees_per_root);
+                    row(topology, &bound, &forest, ms, timed);
+                }
+                Some(_) => {}
+                None => println!("| {} | {collective} | {:.3} | none |", topology.name, bound.gb_s()),
+            }
+        }
+    }
+}
+
+fn row(topology: &Topology, bound: &Bound, forest: &Forest, ms: f64, timed: bool) {
+    let schedule = forest.schedule(CHANNELS_MAX);
+    let share = |schedule: &Schedule| match rate(schedule, topology) {
+        Ok(Some(rate)) => format!("{:.1} %", 1e2 * rate.value() / bound.rate.value()),
+        _ => "-".into(),
+    };
+    let reached = rate(&schedule, topology).ok().flatten().unwrap_or(bounds::Ratio::ZERO);
+    let simulated = if timed { None } else { simulated(topology, &schedule) };
+    let simulated = simulated.map_or("- | - | - | -".into(), |(bytes_s, slot_bytes, copies)| {
+        let channels = schedule.channels() * copies;
+        let share = 1e2 * bytes_s / bound.rate.value();
+        format!("{share:.1} % | {} | {copies} | {channels}", slot_bytes >> 10)
+    });
     println!(
-        "| {} | {} | {:.3} | {:.3} | {:.2}% | {} | k {} | trees {} | depth {} | ch {} | {:.2}% | {ms:.1} ms all | {own_ms:.1} ms | sim {sim_s:.2} s",
+        "| {} | {} | {:.3} | {} | {} | {} | {:.3} | {} | {} | {} | {} | {ms:.1} | {simulated} |",
         topology.name,
         forest.collective,
         bound.gb_s(),
-        reached.value() / 1e9,
-        100.0 * reached.value() / bound.rate.value(),
-        forest.rate() == reached,
         forest.trees_per_root,
         forest.trees.len(),
         forest.depth(),
-        schedule.channels(),
-        100.0 * bytes / time / bound.rate.value(),
+        reached.value() / 1e9,
+        share(&schedule),
+        share(&builders::ring(forest.collective, topology.ranks(), RingOptions::default())),
+        hierarchical(topology, forest.collective).map_or("-".into(), |schedule| share(&schedule)),
+        search::rings(topology, &search::Options::default())
+            .schedule(forest.collective)
+            .map_or("-".into(), |schedule| share(&schedule)),
     );
+}
+
+/// Rings in the boxes and between them.
+fn hierarchical(topology: &Topology, collective: Collective) -> Option<Schedule> {
+    let boxes = topology.boxes();
+    let per_box = boxes.first()?.len() as u32;
+    let is_even = boxes.iter().all(|ranks| ranks.len() as u32 == per_box);
+    let ring = |collective, ranks| builders::ring(collective, ranks, RingOptions::default());
+    (is_even && boxes.len() > 1)
+        .then(|| builders::hierarchical(collective, boxes.len() as u32, per_box, &ring, &ring))
+}
+
+/// Bytes of the vector a second in the simulator, with the bytes of a slot and the copies.
+fn simulated(topology: &Topology, schedule: &Schedule) -> Option<(f64, usize, u16)> {
+    let (collective, ranks) = (schedule.collective, topology.ranks());
+    let blocks = collective.input_blocks(ranks).max(collective.output_blocks(ranks));
+    let block_bytes = (CALL_BYTES / u64::from(blocks)) as usize;
+    let most = rate(schedule, topology).ok()??.value();
+    let transfers: usize = schedule.rounds.iter().map(|round| round.transfers.len()).sum();
+    let mut best: Option<(f64, usize, u16)> = None;
+    for (slot_bytes, copies) in TRIED {
+        if copies > 1 && transfers * usize::from(copies) > TRANSFERS_MAX {
+            continue;
+        }
+        let options = simulate::Options {
+            slot_bytes,
+            work: false,
+            messages_max: 1 << 16,
+            ..simulate::Options::new(block_bytes)
+        };
+        let outcome = simulate(&replicate(schedule, copies), topology, &options).ok()?;
+        let bytes_s = block_bytes as f64 * f64::from(blocks) / outcome.seconds();
+        if best.is_none_or(|(other, ..)| bytes_s > other) {
+            best = Some((bytes_s, slot_bytes, copies));
+        }
+        if bytes_s >= 0.99 * most {
+            break;
+        }
+    }
+    best
 }

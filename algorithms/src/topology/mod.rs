@@ -201,7 +201,8 @@ impl Topology {
     pub fn bundled(&self) -> Topology {
         let mut result =
             Topology { links: Vec::new(), leaving: vec![Vec::new(); self.nodes.len()], ..self.clone() };
-        let mut seen: std::collections::BTreeMap<(NodeId, NodeId), LinkId> = std::collections::BTreeMap::new();
+        let mut seen: std::collections::BTreeMap<(NodeId, NodeId), LinkId> =
+            std::collections::BTreeMap::new();
         for &link in &self.links {
             let Some(id) = seen.get(&(link.from, link.to)) else {
                 seen.insert((link.from, link.to), result.add_link(link));

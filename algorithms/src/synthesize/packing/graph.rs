@@ -84,7 +84,8 @@ impl Graph {
 
     /// Adds trees between two nodes by a path.
     pub(super) fn add(&mut self, edge: Edge) {
-        let like = |other: &&mut Edge| (other.from, other.to) == (edge.from, edge.to) && other.path == edge.path;
+        let like =
+            |other: &&mut Edge| (other.from, other.to) == (edge.from, edge.to) && other.path == edge.path;
         match self.edges.iter_mut().find(like) {
             Some(other) => other.capacity += edge.capacity,
             None => self.edges.push(edge),
@@ -93,7 +94,8 @@ impl Graph {
 
     /// Takes trees away from two nodes by a path.
     pub(super) fn take(&mut self, edge: &Edge) {
-        let like = |other: &&mut Edge| (other.from, other.to) == (edge.from, edge.to) && other.path == edge.path;
+        let like =
+            |other: &&mut Edge| (other.from, other.to) == (edge.from, edge.to) && other.path == edge.path;
         if let Some(other) = self.edges.iter_mut().find(like) {
             other.capacity -= edge.capacity;
         }

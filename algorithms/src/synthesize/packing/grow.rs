@@ -98,7 +98,9 @@ impl Growing {
                 }
             }
             // Wide edges first: they split no batch.
-            edges.sort_by_key(|(left, from, to)| (std::cmp::Reverse(*left), (to + self.ranks - from) % self.ranks));
+            edges.sort_by_key(|(left, from, to)| {
+                (std::cmp::Reverse(*left), (to + self.ranks - from) % self.ranks)
+            });
             for (_, from, to) in edges {
                 self.try_edge(at, from, to, whole);
             }

@@ -21,8 +21,8 @@ use std::collections::BTreeMap;
 use crate::bounds::classes::Classes;
 use crate::bounds::network::Network;
 use crate::bounds::{Ratio, trees};
-use crate::topology::Topology;
 use crate::builders::{self, RootedTree, SpanningTree};
+use crate::topology::Topology;
 use crate::{Collective, Rank, Schedule};
 use graph::{Demand, Graph};
 use grow::Batch;
@@ -105,46 +105,56 @@ impl Forest {
         self.tree.checked_mul(Ratio::new(trees, 1)).unwrap_or(Ratio::ZERO)
     }
 
-    /// The schedule, with at most `channels_max` channels; rank 0 is the root of rooted collectives, so that the schedule's
-    /// rank `i` is rank `(i + root) % ranks` of the topology.
+    /// The schedule, with at most `channels_max` channels where its trees allow it; each tree has one of its own where these
+    /// are enough, equal ones as well. Rank 0 is the root of rooted collectives, so that the schedule's rank `i` is rank `(i +
+    /// root) % ranks` of the topology.
     pub fn schedule(&self, channels_max: u16) -> Schedule {
-        if matches!(self.collective, Collective::AllGather | Collective::ReduceScatter) {
-            let channels = self.channels(channels_max);
-            let tree = |(tree, channel): (&Tree, u16)| RootedTree {
-                parents: tree.parents.clone(),
-                share: tree.share,
-                channel,
-            };
-            let trees: Vec<RootedTree> = self.trees.iter().zip(channels).map(tree).collect();
-            return builders::forest(self.collective, &trees);
+        let is_rooted = matches!(self.collective, Collective::Broadcast | Collective::Reduce);
+        // Trees up and down have a channel each.
+        let needed = if is_rooted { 2 * self.trees_per_root } else { self.ranks * self.trees_per_root };
+        let single = needed <= channels_max.into();
+        let parts = |tree: &Tree| if single { tree.share } else { 1 };
+        let each = self.trees.iter().flat_map(|tree| std::iter::repeat_n(tree, parts(tree) as usize));
+        let share = |tree: &Tree| tree.share / parts(tree);
+        if is_rooted {
+            let tree = |tree: &Tree| SpanningTree { parents: self.relative(tree), share: share(tree) };
+            return builders::spanning_trees(self.collective, &each.map(tree).collect::<Vec<_>>());
         }
-        let relative = |rank: usize, root: usize| (rank + self.ranks as usize - root) % self.ranks as usize;
-        let tree = |tree: &Tree| {
-            let mut parents = vec![None; tree.parents.len()];
-            for (rank, parent) in tree.parents.iter().enumerate() {
-                parents[relative(rank, tree.root.index())] =
-                    parent.map(|parent| Rank(relative(parent.index(), tree.root.index()) as u32));
-            }
-            SpanningTree { parents, share: tree.share }
+        let each: Vec<&Tree> = each.collect();
+        let channels = self.channels(&each, channels_max);
+        let tree = |(tree, channel): (&&Tree, u16)| RootedTree {
+            parents: tree.parents.clone(),
+            share: share(tree),
+            channel,
         };
-        let trees: Vec<SpanningTree> = self.trees.iter().map(tree).collect();
-        builders::spanning_trees(self.collective, &trees)
+        builders::forest(self.collective, &each.iter().zip(channels).map(tree).collect::<Vec<_>>())
     }
 
-    /// The channel of each tree: the trees of a root are on different ones as far as there are enough.
-    fn channels(&self, channels_max: u16) -> Vec<u16> {
+    /// The parents of a tree whose root is rank 0.
+    fn relative(&self, tree: &Tree) -> Vec<Option<Rank>> {
+        let relative = |rank: Rank| (rank.0 + self.ranks - tree.root.0) % self.ranks;
+        let mut parents = vec![None; tree.parents.len()];
+        for (rank, parent) in (0..).map(Rank).zip(&tree.parents) {
+            parents[relative(rank) as usize] = parent.map(|parent| Rank(relative(parent)));
+        }
+        parents
+    }
+
+    /// The channel of each tree: the trees of a root are on different ones as far as there are enough, and so are those of
+    /// neighbouring roots.
+    fn channels(&self, trees: &[&Tree], channels_max: u16) -> Vec<u16> {
         let channels_max = u32::from(channels_max.max(1));
-        let widest = (0..self.ranks).map(|root| self.trees.iter().filter(|tree| tree.root.0 == root).count() as u32);
-        let widest = widest.max().unwrap_or(1).max(1);
+        let count = |root: u32| trees.iter().filter(|tree| tree.root.0 == root).count() as u32;
+        let widest = (0..self.ranks).map(count).max().unwrap_or(1).max(1);
         // Groups of roots whose trees are on different channels.
         let groups = (channels_max / widest).clamp(1, self.ranks);
         let mut numbers = vec![0u32; self.ranks as usize];
-        let channel = |tree: &Tree| {
+        let channel = |tree: &&Tree| {
             let number = &mut numbers[tree.root.index()];
             *number += 1;
             (((tree.root.0 % groups) * widest + *number - 1) % channels_max) as u16
         };
-        self.trees.iter().map(channel).collect()
+        trees.iter().map(channel).collect()
     }
 
     /// The most hops of any tree.
@@ -202,7 +212,12 @@ struct Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
-    fn new(topology: &'a Topology, collective: Collective, root: Rank, options: &Options) -> Option<Asked<'a>> {
+    fn new(
+        topology: &'a Topology,
+        collective: Collective,
+        root: Rank,
+        options: &Options,
+    ) -> Option<Asked<'a>> {
         let ranks = topology.ranks();
         let is_rooted = matches!(collective, Collective::Broadcast | Collective::Reduce);
         let fits = (2..=options.ranks_max.min(RANKS_MAX)).contains(&ranks);

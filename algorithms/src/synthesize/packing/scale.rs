@@ -45,7 +45,8 @@ impl Scale {
         let Some(most) = self.root.checked_mul(Ratio::new(1, trees.into())) else { return Vec::new() };
         let half = Ratio::new(1, 2);
         let slower = |speed: &Ratio| speed.checked_mul(half);
-        let enough = std::iter::successors(Some(most), slower).take(HALVINGS_MAX as usize).find(|y| carries(*y));
+        let enough =
+            std::iter::successors(Some(most), slower).take(HALVINGS_MAX as usize).find(|y| carries(*y));
         let Some(enough) = enough.and_then(|speed| speed.checked_mul(Ratio::new(1, 2))) else {
             return Vec::new();
         };

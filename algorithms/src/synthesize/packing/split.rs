@@ -33,11 +33,7 @@ pub(super) fn without_switches(
 
 fn neighbours(graph: &Graph, node: u32) -> usize {
     let ends = graph.edges.iter().filter(|edge| edge.capacity > 0).filter_map(|edge| {
-        if edge.from == node {
-            Some(edge.to)
-        } else {
-            (edge.to == node).then_some(edge.from)
-        }
+        if edge.from == node { Some(edge.to) } else { (edge.to == node).then_some(edge.from) }
     });
     ends.collect::<std::collections::BTreeSet<u32>>().len()
 }
@@ -80,7 +76,11 @@ fn by_structure(
         let pairs = spread(&capacities(&into), &capacities(&out), |from, to| {
             is_allowed(from, to) && (!rails || is_rail(from, to))
         });
-        if pairs.is_empty() && rails {
+        // Where as much enters as leaves, the neighbours keep that only if all of it passes.
+        let sum = |edges: &[Edge]| edges.iter().map(|edge| edge.capacity).sum::<u128>();
+        let passed: u128 = pairs.iter().map(|(.., amount)| amount).sum();
+        let is_whole = sum(&into) != sum(&out) || passed == sum(&into);
+        if !is_whole || (pairs.is_empty() && rails) {
             return None;
         }
         pairs.iter().for_each(|(from, to, amount)| tried.add(joined(&into[*from], &out[*to], *amount)));
@@ -96,15 +96,20 @@ fn by_pairs(graph: &Graph, demand: &Demand, ways: &Ways, switch: u32) -> Option<
         take_out(&mut copy, switch)
     };
     for leaving in &mut out {
+        // A way there and back is only lost, so it comes last.
+        into.sort_by_key(|entering| entering.from == leaving.to);
         for entering in &mut into {
             let most = leaving.capacity.min(entering.capacity);
-            if most == 0 || !allows(&graph, ways, entering, leaving) {
+            let is_loop = entering.from == leaving.to;
+            if most == 0 || !(is_loop || allows(&graph, ways, entering, leaving)) {
                 continue;
             }
             let shift = |graph: &mut Graph, amount: u128| {
                 graph.take(&Edge { capacity: amount, ..entering.clone() });
                 graph.take(&Edge { capacity: amount, ..leaving.clone() });
-                graph.add(joined(entering, leaving, amount));
+                if !is_loop {
+                    graph.add(joined(entering, leaving, amount));
+                }
             };
             let mut tried = graph.clone();
             shift(&mut tried, most);

@@ -43,12 +43,7 @@ pub(super) fn spread(
 }
 
 /// The most that passes with at most `limit` by each pair, and what passes by each.
-fn passing(
-    enter: &[u128],
-    leave: &[u128],
-    pairs: &[(usize, usize)],
-    limit: u128,
-) -> (u128, Vec<u128>) {
+fn passing(enter: &[u128], leave: &[u128], pairs: &[(usize, usize)], limit: u128) -> (u128, Vec<u128>) {
     let (source, sink) = (enter.len() + leave.len(), enter.len() + leave.len() + 1);
     let mut flow = Flow::new(sink + 1);
     pairs.iter().for_each(|(from, to)| flow.add(*from, enter.len() + to, limit));

@@ -29,10 +29,7 @@ impl Ways {
         let has_others = topology.nodes().len() > ranks as usize;
         let limits = |node: &crate::topology::Node| {
             use crate::topology::NodeKind::Rank;
-            matches!(
-                node.kind,
-                Rank { inject_bytes_s: Some(_), .. } | Rank { eject_bytes_s: Some(_), .. }
-            )
+            matches!(node.kind, Rank { inject_bytes_s: Some(_), .. } | Rank { eject_bytes_s: Some(_), .. })
         };
         let is_joined = has_others || topology.nodes().iter().any(limits);
         let (mut routes, mut parts) = (BTreeMap::new(), BTreeSet::new());

@@ -12,7 +12,7 @@ use crate::common::machines::{share_of_bound, shares};
 use crate::common::{Random, seed};
 
 /// A fabric of `algorithms/fabrics`, or a profile.
-fn fabric(name: &str) -> Topology {
+pub(crate) fn fabric(name: &str) -> Topology {
     let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("fabrics/{name}.topology"));
     match std::fs::read_to_string(&file) {
         Ok(text) => parse(&text).unwrap_or_else(|fault| panic!("{name}: {fault}")),

@@ -1,4 +1,5 @@
-//! Schedules made for one machine: proved, held against their bounds, and certified.
+//! Schedules made for one machine: proved chunk by chunk, held against their bounds, and certified.
 
 mod certificates;
 mod greedy;
+mod packing;
