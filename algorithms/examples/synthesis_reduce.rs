@@ -1,22 +1,33 @@
 //! Prints, for machines, how near to the bound an all-reduce by packed trees is, beside the trees of the search and the
 //! hierarchical builder.
 //!
-//! `cargo run --release -p consort-algorithms --example synthesis_reduce -- [--without NAME,NAME...] PROFILE|FILE...`
+//! `cargo run --release -p consort-algorithms --example synthesis_reduce -- [--simulate] [--without NODE,NODE...] PROFILE|FILE...`
+//!
+//! `--without` takes away all links of the nodes of these names, for the machines that follow.
 
 use std::time::Instant;
 
-use consort_algorithms::Collective;
 use consort_algorithms::bounds::Ratio;
-use consort_algorithms::synthesize::{rate, trees};
-use consort_algorithms::topology::{self, Topology};
+use consort_algorithms::simulate::{self, simulate};
+use consort_algorithms::synthesize::{boxes, rate, trees};
+use consort_algorithms::topology::{self, NodeId, Topology};
+use consort_algorithms::{Collective, Schedule};
 
 fn main() {
-    println!("| machine | bound | limit | trees | rate | share | height | parts | s |");
-    println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|");
-    for name in std::env::args().skip(1) {
-        match machine(&name) {
-            Ok(topology) => show(&name, &topology),
-            Err(error) => println!("{name}: {error}"),
+    println!(
+        "| machine | maker | bound | limit | trees | rate | share | height | pieces | s | simulated, 8 GiB | 256 MiB |"
+    );
+    println!("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
+    let mut words = std::env::args().skip(1);
+    let (mut without, mut simulates) = (String::new(), false);
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--without" => without = words.next().unwrap_or_default(),
+            "--simulate" => simulates = true,
+            name => match machine(name) {
+                Ok(topology) => show(name, &damaged(&topology.bundled(), &without), &without, simulates),
+                Err(error) => println!("{name}: {error}"),
+            },
         }
     }
 }
@@ -28,29 +39,101 @@ fn machine(name: &str) -> Result<Topology, String> {
     }
 }
 
+/// The machine without the nodes of these names; what is not a rank stays as a node without links.
+fn damaged(topology: &Topology, without: &str) -> Topology {
+    let gone: Vec<&str> = without.split(',').filter(|name| !name.is_empty()).collect();
+    let is_gone = |name: &str| gone.contains(&name);
+    let mut left = Topology::new(topology.name.clone(), topology.costs);
+    left.relay = topology.relay;
+    let mut numbers = vec![None; topology.nodes().len()];
+    for (number, node) in topology.nodes().iter().enumerate().filter(|(_, node)| !is_gone(&node.name)) {
+        numbers[number] = Some(left.add_node(node.name.clone(), node.kind));
+    }
+    let end = |node: NodeId| numbers[node.index()];
+    for link in topology.links() {
+        if let (Some(from), Some(to)) = (end(link.from), end(link.to)) {
+            left.add_link(topology::Link { from, to, ..*link });
+        }
+    }
+    left
+}
+
 fn gb(rate: Ratio) -> String {
     format!("{:.3}", rate.value() / 1e9)
 }
 
-fn show(name: &str, topology: &Topology) {
+fn show(name: &str, topology: &Topology, without: &str, simulates: bool) {
     let name = std::path::Path::new(name).file_stem().map_or(name.into(), |name| name.to_string_lossy());
+    let name = if without.is_empty() { name.into_owned() } else { format!("{name} - {without}") };
     let begun = Instant::now();
     let found = trees::frontier(topology, &trees::Options::default());
     let seconds = begun.elapsed().as_secs_f64();
     for trees in found {
-        let schedule = trees.schedule();
-        let counted = rate(&schedule, topology).ok().flatten();
-        let agrees = if counted == Some(trees.rate()) { "" } else { " (!)" };
+        let row = Row {
+            maker: "trees",
+            bound: trees.bound(),
+            limit: gb(trees.limit()),
+            trees: trees.trees().len(),
+            rate: trees.rate(),
+            height: trees.height(),
+            seconds,
+        };
+        row.print(&name, &trees.schedule(), topology, simulates);
+    }
+    let begun = Instant::now();
+    let found = boxes::all_reduce(topology, &boxes::Options::default());
+    let seconds = begun.elapsed().as_secs_f64();
+    if let Some(boxed) = found {
+        let row = Row {
+            maker: "boxes",
+            bound: boxed.bound(),
+            limit: "-".into(),
+            trees: boxed.trees().len(),
+            rate: boxed.rate(),
+            height: boxed.height(),
+            seconds,
+        };
+        row.print(&name, &boxed.schedule(), topology, simulates);
+    }
+}
+
+struct Row {
+    maker: &'static str,
+    bound: Ratio,
+    limit: String,
+    trees: usize,
+    rate: Ratio,
+    height: u32,
+    seconds: f64,
+}
+
+impl Row {
+    fn print(&self, name: &str, schedule: &Schedule, topology: &Topology, simulates: bool) {
+        let counted = rate(schedule, topology).ok().flatten();
+        let agrees = if counted == Some(self.rate) { "" } else { " (counted otherwise)" };
+        let simulated = |bytes: usize| {
+            if !simulates {
+                return "-".into();
+            }
+            let options = simulate::Options { messages_max: 1 << 17, ..simulate::Options::new(bytes) };
+            simulate(schedule, topology, &options).map_or("-".into(), |outcome| {
+                format!("{:.1} %", 100.0 * bytes as f64 / outcome.seconds() / self.bound.value())
+            })
+        };
+        debug_assert_eq!(schedule.collective, Collective::AllReduce);
         println!(
-            "| {name} | {} | {} | {} | {}{agrees} | {:.2} % | {} | {} | {seconds:.3} |",
-            gb(trees.bound()),
-            gb(trees.limit()),
-            trees.trees().len(),
-            gb(trees.rate()),
-            100.0 * trees.rate().value() / trees.bound().value(),
-            trees.height(),
+            "| {name} | {} | {} | {} | {} | {}{agrees} | {:.2} % | {} | {} | {:.3} | {} | {} |",
+            self.maker,
+            gb(self.bound),
+            self.limit,
+            self.trees,
+            gb(self.rate),
+            100.0 * self.rate.value() / self.bound.value(),
+            self.height,
             schedule.partition.parts,
+            self.seconds,
+            simulated(8 << 30),
+            simulated(256 << 20),
         );
     }
-    let _ = Collective::AllReduce;
 }

@@ -4,6 +4,7 @@
 //! schedules are held against [`bounds`](crate::bounds) by it. [`certificate`](certificate()) writes both down for a checker that
 //! shares no code with them. [`packing`] packs trees of every root, [`trees`] those of an all-reduce, [`exchange`] finds ways of
 //! all-to-alls.
+//! schedules are held against [`bounds`](crate::bounds) by it. [`trees`] packs spanning trees for all-reduce; [`boxes`] lays them along the rails of many boxes.
 //!
 //! Invariant: the same topology gives the same schedule on every rank: work is bounded by counted steps, never by time, and
 //! nothing is random without a fixed seed. Absent: choosing (the planner prices what is made here); latency but as a number of
@@ -14,6 +15,7 @@ pub mod exchange;
 pub mod greedy;
 mod offers;
 pub mod packing;
+pub mod boxes;
 mod rate;
 pub mod trees;
 

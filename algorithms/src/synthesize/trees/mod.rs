@@ -3,7 +3,8 @@
 //! Where a link carries as much each way, trees that fill both ways of their edges are as fast as `2 (n - 1)` messages for each
 //! element allow (C. St. J. A. Nash-Williams; W. T. Tutte, 1961), also where a reduce-scatter and then an all-gather are not: in
 //! parts of a box, with an adapter or a link missing. [`limit`](Trees::limit) is what no trees exceed on the routes that messages
-//! take; [`bound`](Trees::bound) what nothing does.
+//! take; [`bound`](Trees::bound) what nothing does. Links side by side between two nodes count as one
+//! ([`Topology::bundled`]).
 //!
 //! Sources: G. Wang et al., "Blink: Fast and Generic Collectives for Distributed ML", MLSys 2020 (packing by a linear program, then
 //! few trees); the parts name theirs. Invariant: the same topology gives the same trees on every rank: steps are counted, what
@@ -42,7 +43,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { trees_max: 64, steps: 30_000_000 }
+        Options { trees_max: 64, steps: 12_000_000 }
     }
 }
 
@@ -139,6 +140,7 @@ impl Packing {
         if !(2..=RANKS_MAX).contains(&ranks) {
             return None;
         }
+        let topology = &topology.bundled();
         let wires = Wires::new(topology).filter(|wires| !wires.capacity.is_empty())?;
         let lengths = solve(&wires, 100 + 60 * wires.capacity.len());
         let limit = lengths.limit(&wires);

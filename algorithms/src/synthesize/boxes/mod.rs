@@ -1,0 +1,96 @@
+//! Collectives over many boxes, along their rails, each at what leaves a box.
+//!
+//! All-reduce: every rail has its part of the vector and some trees over the boxes. In each box the other ranks hand their
+//! values to the rank at the rail's door, which sends on to the next box; results come back the same ways. A tree over boxes is
+//! binary, and a box that is an inner node of one is a leaf of another, so that every door carries nearly twice its trees. A box that
+//! lacks a door is a leaf of that rail's trees, and its values take the other doors in turn.
+//!
+//! Sources: P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel
+//! Computing 35 (2009), for trees whose inner nodes differ; M. Cho et al., "BlueConnect", MLSys 2019, for parts along rails.
+//!
+//! Invariant: work is proportional to ranks times trees; nothing is searched, so that a thousand ranks take less than a second.
+//! Absent: boxes whose ranks do not reach each other by one hop of equal width (a tree per box would serve those).
+
+mod rails;
+mod reduce;
+
+use crate::bounds::{self, Ratio, bound};
+use crate::builders::{SpanningTree, spanning_trees};
+use crate::topology::Topology;
+use crate::{Collective, Schedule};
+
+/// What bounds the making of schedules over boxes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// The most trees over boxes for each rail, a power of two; more of them load doors more evenly.
+    pub trees_max: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { trees_max: 4 }
+    }
+}
+
+/// An all-reduce over boxes.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Boxed {
+    trees: Vec<SpanningTree>,
+    height: u32,
+    rate: Ratio,
+    bound: Ratio,
+}
+
+impl Boxed {
+    /// The trees, through all ranks.
+    pub fn trees(&self) -> &[SpanningTree] {
+        &self.trees
+    }
+
+    /// The all-reduce by them.
+    pub fn schedule(&self) -> Schedule {
+        Schedule {
+            name: format!("boxes({})", self.trees.len()),
+            ..spanning_trees(Collective::AllReduce, &self.trees)
+        }
+    }
+
+    /// Hops from the highest tree's root to the farthest rank.
+    pub fn height(&self) -> u32 {
+        self.height
+    }
+
+    /// The algorithm bandwidth of long calls, in bytes of the vector a second, as [`rate`](super::rate()) counts it.
+    pub fn rate(&self) -> Ratio {
+        self.rate
+    }
+
+    /// What no schedule exceeds.
+    pub fn bound(&self) -> Ratio {
+        self.bound
+    }
+}
+
+/// The all-reduce over the boxes of a machine; none where there are fewer than two, or where one has no way out.
+pub fn all_reduce(topology: &Topology, options: &Options) -> Option<Boxed> {
+    let topology = &topology.bundled();
+    let boxes = rails::rails(topology)?;
+    let bound = bound(topology, Collective::AllReduce, &bounds::Options::default()).ok()?.rate;
+    let mut best: Option<Boxed> = None;
+    let mut trees = 1;
+    while trees <= options.trees_max.max(1) {
+        let (found, height) = reduce::trees(&boxes, trees);
+        let rate = super::rate(&spanning_trees(Collective::AllReduce, &found), topology).ok().flatten()?;
+        let is_better = best.as_ref().is_none_or(|best| is_more(rate, best.rate));
+        if is_better {
+            best = Some(Boxed { trees: found, height, rate, bound });
+        }
+        trees *= 2;
+    }
+    best
+}
+
+/// Whether a rate is worth twice as many trees: one part in a hundred more.
+fn is_more(rate: Ratio, than: Ratio) -> bool {
+    than.checked_mul(Ratio::new(101, 100)).is_none_or(|than| rate > than)
+}

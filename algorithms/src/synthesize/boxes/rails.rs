@@ -1,0 +1,109 @@
+//! Which ranks of a machine's boxes lead to the other boxes, and on which rail.
+//!
+//! A door of a box is the narrowest link on the ways from some of its ranks to another box: an adapter, or what stands for it.
+//! Doors of different boxes that are joined by the fewest links are one rail. A box that lacks an adapter or a rank lacks the door.
+//!
+//! Invariant: ways are the routes of the simulator; nothing but the topology decides. Absent: what is inside of a box.
+
+use std::collections::BTreeMap;
+
+use crate::topology::{LinkId, NodeId, Routes, Topology};
+
+/// A way out of a box.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Door {
+    /// The rank that stands at it.
+    pub(super) rank: u32,
+    /// Bytes a second.
+    pub(super) capacity: u64,
+}
+
+/// A box with its doors.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Inside {
+    pub(super) ranks: Vec<u32>,
+    /// For each rail the door; none where the box lacks it.
+    pub(super) doors: Vec<Option<Door>>,
+    /// For each rail the rank that gathers the box's values: the one at the door, or one without a door.
+    pub(super) centres: Vec<u32>,
+}
+
+/// The boxes of a machine along its rails; none where there is one box, or one without a way out.
+pub(super) fn rails(topology: &Topology) -> Option<Vec<Inside>> {
+    let boxes: Vec<Vec<u32>> =
+        topology.boxes().into_iter().map(|ranks| ranks.into_iter().map(|rank| rank.0).collect()).collect();
+    if boxes.len() < 2 {
+        return None;
+    }
+    let mut routes = Routes::new(topology);
+    let doors: Vec<Vec<Door>> = (0..boxes.len()).map(|at| doors(topology, &mut routes, &boxes, at)).collect();
+    let widest = (0..boxes.len()).max_by_key(|at| (doors[*at].len(), usize::MAX - at))?;
+    if doors.iter().any(Vec::is_empty) {
+        return None;
+    }
+    let mut all = Vec::new();
+    for (at, ranks) in boxes.iter().enumerate() {
+        let placed = if at == widest {
+            doors[at].iter().copied().map(Some).collect()
+        } else {
+            along(&mut routes, &doors[widest], &doors[at])
+        };
+        let centres = centres(ranks, &placed);
+        all.push(Inside { ranks: ranks.clone(), doors: placed, centres });
+    }
+    Some(all)
+}
+
+/// The doors of a box, in the order of their ranks.
+fn doors(topology: &Topology, routes: &mut Routes<'_>, boxes: &[Vec<u32>], at: usize) -> Vec<Door> {
+    let next = &boxes[(at + 1) % boxes.len()];
+    let mut known: BTreeMap<LinkId, Door> = BTreeMap::new();
+    for (place, &rank) in boxes[at].iter().enumerate() {
+        let mut targets: Vec<NodeId> = next.iter().map(|rank| NodeId(*rank)).collect();
+        // The rank of the same place is on the same rail in machines that lack nothing.
+        targets.rotate_left(place % next.len());
+        let found = routes.from(NodeId(rank), &targets);
+        let Some(way) = found.into_iter().flatten().min_by_key(Vec::len) else { continue };
+        let bandwidth = |link: &LinkId| topology.links()[link.index()].bandwidth_bytes_s;
+        let Some(narrowest) = way.iter().copied().min_by_key(bandwidth) else { continue };
+        known.entry(narrowest).or_insert(Door { rank, capacity: bandwidth(&narrowest) });
+    }
+    let mut doors: Vec<Door> = known.into_values().collect();
+    doors.sort_by_key(|door| door.rank);
+    doors
+}
+
+/// For each door of `like` the one of `doors` on its rail.
+fn along(routes: &mut Routes<'_>, like: &[Door], doors: &[Door]) -> Vec<Option<Door>> {
+    let targets: Vec<NodeId> = like.iter().map(|door| NodeId(door.rank)).collect();
+    let mut ways: Vec<(usize, usize, usize, usize)> = Vec::new();
+    for (number, door) in doors.iter().enumerate() {
+        let found = routes.from(NodeId(door.rank), &targets);
+        for (rail, way) in found.iter().enumerate() {
+            let hops = way.as_ref().map_or(usize::MAX, Vec::len);
+            ways.push((hops, number.abs_diff(rail), rail, number));
+        }
+    }
+    ways.sort_unstable();
+    let mut placed = vec![None; like.len()];
+    let mut is_taken = vec![false; doors.len()];
+    for (_, _, rail, number) in ways {
+        if placed[rail].is_none() && !is_taken[number] {
+            placed[rail] = Some(doors[number]);
+            is_taken[number] = true;
+        }
+    }
+    placed
+}
+
+/// For each rail the rank at its door; where there is none, a rank without a door, or one after the other.
+fn centres(ranks: &[u32], doors: &[Option<Door>]) -> Vec<u32> {
+    let has_door = |rank: &u32| doors.iter().flatten().any(|door| door.rank == *rank);
+    let mut spare: Vec<u32> = ranks.iter().rev().copied().filter(|rank| !has_door(rank)).collect();
+    let mut turn = ranks.iter().copied().cycle();
+    let centre = |door: &Option<Door>| match door {
+        Some(door) => door.rank,
+        None => spare.pop().or_else(|| turn.next()).unwrap_or_default(),
+    };
+    doors.iter().map(centre).collect()
+}
