@@ -1,34 +1,38 @@
 //! Collectives over many boxes, along their rails, each at what leaves a box.
 //!
-//! All-reduce: every rail has its part of the vector and some trees over the boxes. In each box the other ranks hand their
+//! All-gather over equal boxes: [`RailGather`]. All-reduce: every rail has its part of the vector and some trees over the boxes. In each box the other ranks hand their
 //! values to the rank at the rail's door, which sends on to the next box; results come back the same ways. A tree over boxes is
-//! binary, and a box that is an inner node of one is a leaf of another, so that every door carries nearly twice its trees. A box that
+//! binary, and a box that is an inner node of one is a leaf of another, so that every door carries at most twice its trees. A box that
 //! lacks a door is a leaf of that rail's trees, and its values take the other doors in turn.
 //!
 //! Sources: P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel
 //! Computing 35 (2009), for trees whose inner nodes differ; M. Cho et al., "BlueConnect", MLSys 2019, for parts along rails.
 //!
 //! Invariant: work is proportional to ranks times trees; nothing is searched, so that a thousand ranks take less than a second.
-//! Absent: boxes whose ranks do not reach each other by one hop of equal width (a tree per box would serve those).
+//! Absent: boxes whose ranks do not reach each other by ways of equal width (a
+//! tree for each box would serve those); reduce-scatter; all-gather over boxes that differ.
 
+mod gather;
 mod rails;
 mod reduce;
 
 use crate::bounds::{self, Ratio, bound};
 use crate::builders::{SpanningTree, spanning_trees};
 use crate::topology::Topology;
+pub use gather::RailGather;
+
 use crate::{Collective, Schedule};
 
 /// What bounds the making of schedules over boxes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// The most trees over boxes for each rail, a power of two; more of them load doors more evenly.
+    /// The most trees over boxes for each rail; more of them load doors more evenly.
     pub trees_max: u32,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { trees_max: 4 }
+        Options { trees_max: 8 }
     }
 }
 
@@ -90,7 +94,21 @@ pub fn all_reduce(topology: &Topology, options: &Options) -> Option<Boxed> {
     best
 }
 
-/// Whether a rate is worth twice as many trees: one part in a hundred more.
+/// The all-gather over the equal boxes of a machine, whose ranks are numbered box by box; none where boxes differ, or a rank has no
+/// door of its own.
+pub fn all_gather(topology: &Topology) -> Option<RailGather> {
+    let boxes = rails::rails(&topology.bundled())?;
+    let per_box = boxes.first()?.ranks.len();
+    let is_whole = |(number, of): (usize, &rails::Inside)| {
+        let in_order = of.ranks.iter().zip(number * per_box..).all(|(rank, at)| *rank as usize == at);
+        let has_doors =
+            of.doors.iter().zip(&of.ranks).all(|(door, rank)| door.is_some_and(|door| door.rank == *rank));
+        of.ranks.len() == per_box && of.doors.len() == per_box && in_order && has_doors
+    };
+    boxes.iter().enumerate().all(is_whole).then(|| RailGather::new(boxes.len() as u32, per_box as u32))
+}
+
+/// Whether a rate is worth more trees: one part in a hundred more.
 fn is_more(rate: Ratio, than: Ratio) -> bool {
     than.checked_mul(Ratio::new(101, 100)).is_none_or(|than| rate > than)
 }

@@ -37,13 +37,13 @@ pub const RANKS_MAX: u32 = 64;
 pub struct Options {
     /// The most trees, of which some may be equal.
     pub trees_max: usize,
-    /// The most exchanges of edges that are looked at, over all numbers of trees.
+    /// The most exchanges of edges that are looked at, over all numbers of trees; fewer on machines of few pairs of ranks.
     pub steps: u64,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { trees_max: 64, steps: 12_000_000 }
+        Options { trees_max: 64, steps: 24_000_000 }
     }
 }
 
@@ -103,26 +103,29 @@ pub fn all_reduce(topology: &Topology, options: &Options) -> Option<Trees> {
 pub fn frontier(topology: &Topology, options: &Options) -> Vec<Trees> {
     let mut found: Vec<Trees> = Vec::new();
     let Some(packing) = Packing::new(topology) else { return found };
-    for counts in COUNTS {
+    let most = options.steps.min(STEPS_PAIR * packing.wires.pairs.len() as u64);
+    for (counts, part) in COUNTS {
         let counts = counts.iter().copied().filter(|count| *count <= options.trees_max);
         let known = found.last().map_or(Ratio::ZERO, |trees| trees.rate);
         if counts.clone().next().is_none() || known >= packing.most() {
             break;
         }
-        let mut steps = options.steps / COUNTS.len() as u64;
+        let mut steps = most / part;
         found.extend(packing.fastest(counts, known, &mut steps));
     }
     found
 }
 
-/// Numbers of trees that are tried, for each step of the frontier.
-const COUNTS: [&[usize]; 5] = [
-    &[1],
-    &[2],
-    &[3, 4],
-    &[5, 6, 7, 8],
-    &[10, 12, 14, 15, 16, 20, 21, 24, 28, 30, 32, 40, 42, 48, 56, 60, 63, 64],
+/// Numbers of trees that are tried, for each step of the frontier, and the part of all steps that it takes.
+const COUNTS: [(&[usize], u64); 5] = [
+    (&[1], 16),
+    (&[2], 16),
+    (&[3, 4], 8),
+    (&[5, 6, 7, 8], 4),
+    (&[10, 12, 14, 15, 16, 20, 21, 24, 28, 30, 32, 40, 42, 48, 56, 60, 63, 64], 2),
 ];
+/// Exchanges that are looked at for each pair of ranks, at most.
+const STEPS_PAIR: u64 = 20_000;
 /// Goals that are tried for a number of trees, at most.
 const GOALS_MAX: usize = 24;
 
@@ -148,7 +151,7 @@ impl Packing {
         Some(Packing { wires, lengths, limit: limit.min(bound), bound })
     }
 
-    /// What no trees exceed; the rounding of lengths is taken off.
+    /// What no trees exceed.
     fn most(&self) -> Ratio {
         self.limit
     }
@@ -165,8 +168,8 @@ impl Packing {
         let mut best: Option<Trees> = None;
         let tries = all.len().min(GOALS_MAX) as u64;
         for (goal, number) in all.iter().zip(0..tries) {
-            // Later goals are easier.
-            let mut budget = *steps / (tries - number).max(4);
+            // Later goals are easier, but all have their part.
+            let mut budget = *steps / (tries - number).clamp(4, 8);
             let given = budget;
             let found = Search::run(&self.wires, &goal.wanted, &mut budget);
             *steps -= given - budget;

@@ -29,8 +29,6 @@ pub(super) struct Lengths {
     pub(super) of: Vec<u64>,
     /// The length of the shortest tree.
     pub(super) shortest: u64,
-    /// Shares with which trees reach nearly what lengths allow, in bytes a second.
-    pub(super) trees: Vec<(Vec<u32>, f64)>,
 }
 
 impl Lengths {
@@ -56,7 +54,7 @@ pub(super) fn solve(wires: &Wires, steps: usize) -> Lengths {
         if let Some(row) = worst {
             let mut column = vec![0.0; simplex.rows];
             column[row] = 1.0;
-            if !simplex.enter(&column, 0.0, None) {
+            if !simplex.enter(&column, 0.0) {
                 break;
             }
             continue;
@@ -65,18 +63,18 @@ pub(super) fn solve(wires: &Wires, steps: usize) -> Lengths {
         let weights = wires.weights(&lengths);
         let tree = least(wires, &weights, (step % wires.ranks) as u32);
         let shortest: u64 = tree.iter().map(|pair| weights[*pair as usize]).sum();
-        let found = Lengths { of: lengths, shortest, trees: Vec::new() };
+        let found = Lengths { of: lengths, shortest };
         let limit = found.limit(wires);
         if best.as_ref().is_none_or(|(known, ..)| limit < *known) {
             best = Some((limit, found.of, shortest));
         }
         let column: Vec<f64> = wires.usage(&tree).into_iter().map(|times| times as f64).collect();
-        if simplex.gain(&column, 1.0) <= 1e3 * TOLERANCE || !simplex.enter(&column, 1.0, Some(tree)) {
+        if simplex.gain(&column, 1.0) <= 1e3 * TOLERANCE || !simplex.enter(&column, 1.0) {
             break;
         }
     }
     let (_, of, shortest) = best.unwrap_or((Ratio::ZERO, vec![1; wires.capacity.len()], 1));
-    Lengths { of, shortest, trees: simplex.shares() }
+    Lengths { of, shortest }
 }
 
 /// Prices as whole lengths; without any, each limit is as long as it is narrow.
@@ -97,10 +95,6 @@ struct Simplex {
     /// What the columns at the corner amount to.
     right: Vec<f64>,
     prices: Vec<f64>,
-    /// The tree of each column at the corner; none of what is left of a limit.
-    trees: Vec<Option<Vec<u32>>>,
-    /// The unit of the right side, in bytes a second.
-    unit: f64,
 }
 
 impl Simplex {
@@ -111,14 +105,7 @@ impl Simplex {
         let right = wires.capacity.iter().enumerate().map(|(row, limit)| *limit as f64 / unit * apart(row));
         let mut inverse = vec![0.0; rows * rows];
         (0..rows).for_each(|row| inverse[row * rows + row] = 1.0);
-        Simplex {
-            rows,
-            inverse,
-            right: right.collect(),
-            prices: vec![0.0; rows],
-            trees: vec![None; rows],
-            unit,
-        }
+        Simplex { rows, inverse, right: right.collect(), prices: vec![0.0; rows] }
     }
 
     /// What a column is worth more than the limits it takes.
@@ -127,7 +114,7 @@ impl Simplex {
     }
 
     /// Takes a column into the corner in place of the one that it exhausts first; false where there is none.
-    fn enter(&mut self, column: &[f64], worth: f64, tree: Option<Vec<u32>>) -> bool {
+    fn enter(&mut self, column: &[f64], worth: f64) -> bool {
         let rows = self.rows;
         let gain = self.gain(column, worth);
         let used: Vec<(usize, f64)> =
@@ -151,14 +138,6 @@ impl Simplex {
             values.iter_mut().zip(&line).for_each(|(value, of)| *value -= times * of);
         }
         self.prices.iter_mut().zip(&line).for_each(|(price, of)| *price += gain * of);
-        self.trees[out] = tree;
         true
-    }
-
-    fn shares(self) -> Vec<(Vec<u32>, f64)> {
-        let all = self.trees.into_iter().zip(self.right);
-        all.filter_map(|(tree, share)| Some((tree?, share * self.unit)))
-            .filter(|(_, share)| *share > 0.0)
-            .collect()
     }
 }
