@@ -3,7 +3,7 @@
 //!
 //! `cargo run --release -p consort-algorithms --example synthesis_reduce -- [--simulate] [--without NODE,NODE...] PROFILE|FILE...`
 //!
-//! `--without` takes away all links of the nodes of these names, for the machines that follow.
+//! `--without` takes nodes of these names away, and links between two nodes, as `r7/nvswitch0`, for the machines that follow.
 
 use std::time::Instant;
 
@@ -39,7 +39,7 @@ fn machine(name: &str) -> Result<Topology, String> {
     }
 }
 
-/// The machine without the nodes of these names; what is not a rank stays as a node without links.
+/// The machine without the nodes of these names, and without links of pairs of names.
 fn damaged(topology: &Topology, without: &str) -> Topology {
     let gone: Vec<&str> = without.split(',').filter(|name| !name.is_empty()).collect();
     let is_gone = |name: &str| gone.contains(&name);
@@ -50,7 +50,13 @@ fn damaged(topology: &Topology, without: &str) -> Topology {
         numbers[number] = Some(left.add_node(node.name.clone(), node.kind));
     }
     let end = |node: NodeId| numbers[node.index()];
+    let name = |node: NodeId| topology.nodes()[node.index()].name.as_str();
     for link in topology.links() {
+        let ends = [name(link.from), name(link.to)];
+        if gone.iter().any(|gone| gone.split_once('/').is_some_and(|(a, b)| ends == [a, b] || ends == [b, a]))
+        {
+            continue;
+        }
         if let (Some(from), Some(to)) = (end(link.from), end(link.to)) {
             left.add_link(topology::Link { from, to, ..*link });
         }

@@ -32,7 +32,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { trees_max: 8 }
+        Options { trees_max: 16 }
     }
 }
 
@@ -85,7 +85,7 @@ pub fn all_reduce(topology: &Topology, options: &Options) -> Option<Boxed> {
     while trees <= options.trees_max.max(1) {
         let (found, height) = reduce::trees(&boxes, trees);
         let rate = super::rate(&spanning_trees(Collective::AllReduce, &found), topology).ok().flatten()?;
-        let is_better = best.as_ref().is_none_or(|best| is_more(rate, best.rate));
+        let is_better = best.as_ref().is_none_or(|best| is_worth(&(rate, height), &(best.rate, best.height)));
         if is_better {
             best = Some(Boxed { trees: found, height, rate, bound });
         }
@@ -108,7 +108,8 @@ pub fn all_gather(topology: &Topology) -> Option<RailGather> {
     boxes.iter().enumerate().all(is_whole).then(|| RailGather::new(boxes.len() as u32, per_box as u32))
 }
 
-/// Whether a rate is worth more trees: one part in a hundred more.
-fn is_more(rate: Ratio, than: Ratio) -> bool {
-    than.checked_mul(Ratio::new(101, 100)).is_none_or(|than| rate > than)
+/// Whether a rate and a height are worth more trees: one part in a hundred more, or half as high.
+fn is_worth((rate, height): &(Ratio, u32), (known, high): &(Ratio, u32)) -> bool {
+    let is_more = known.checked_mul(Ratio::new(101, 100)).is_none_or(|than| *rate > than);
+    is_more || (rate >= known && 2 * height <= *high)
 }

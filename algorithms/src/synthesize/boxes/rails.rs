@@ -24,8 +24,15 @@ pub(super) struct Inside {
     pub(super) ranks: Vec<u32>,
     /// For each rail the door; none where the box lacks it.
     pub(super) doors: Vec<Option<Door>>,
-    /// For each rail the rank that gathers the box's values: the one at the door, or one without a door.
-    pub(super) centres: Vec<u32>,
+    /// For each rail the rank that gathers the box's values: the one at the door, or one without a door; none where all have others.
+    pub(super) centres: Vec<Option<u32>>,
+}
+
+impl Inside {
+    /// The rank that gathers the box's values in a rail's tree of this number.
+    pub(super) fn centre(&self, rail: usize, number: usize) -> u32 {
+        self.centres[rail].unwrap_or_else(|| self.ranks[number % self.ranks.len()])
+    }
 }
 
 /// The boxes of a machine along its rails; none where there is one box, or one without a way out.
@@ -96,14 +103,9 @@ fn along(routes: &mut Routes<'_>, like: &[Door], doors: &[Door]) -> Vec<Option<D
     placed
 }
 
-/// For each rail the rank at its door; where there is none, a rank without a door, or one after the other.
-fn centres(ranks: &[u32], doors: &[Option<Door>]) -> Vec<u32> {
+/// For each rail the rank at its door; where there is none, a rank without a door.
+fn centres(ranks: &[u32], doors: &[Option<Door>]) -> Vec<Option<u32>> {
     let has_door = |rank: &u32| doors.iter().flatten().any(|door| door.rank == *rank);
     let mut spare: Vec<u32> = ranks.iter().rev().copied().filter(|rank| !has_door(rank)).collect();
-    let mut turn = ranks.iter().copied().cycle();
-    let centre = |door: &Option<Door>| match door {
-        Some(door) => door.rank,
-        None => spare.pop().or_else(|| turn.next()).unwrap_or_default(),
-    };
-    doors.iter().map(centre).collect()
+    doors.iter().map(|door| door.map(|door| door.rank).or_else(|| spare.pop())).collect()
 }

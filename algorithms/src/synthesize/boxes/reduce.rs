@@ -1,6 +1,6 @@
 //! Trees over boxes for the rails, as trees through all ranks.
 //!
-//! Each rail carries the same number of pieces. A door may pass some number of them, the least for which there are trees: what a box
+//! Each rail that no box lacks carries the same number of pieces. A door may pass some number of them, the least for which there are trees: what a box
 //! may have on a rail beyond one edge a tree are the branches that it can be given. A tree gives branches, two a box, to
 //! those that have most of them left, so that trees are low and no door passes more than it may.
 //!
@@ -27,6 +27,10 @@ pub(super) fn trees(boxes: &[Inside], each: u32) -> (Vec<SpanningTree>, u32) {
     order.sort_by_key(|rail| (!lacks(*rail), *rail));
     let count = boxes.len() as u64;
     let total = u64::from(each * pieces);
+    let count_of = |rail: usize| match boxes.iter().filter(|of| of.doors[rail].is_none()).count() as u64 {
+        0 => u64::from(each),
+        lacking => fair(count, lacking, total),
+    };
     let least = (2 * (count - 1) * total).div_ceil(count).max(1);
     // A path has two edges at each box; what is narrower or lacks doors passes more than one tree's edge there.
     for most in least..=4 * total + least {
@@ -39,14 +43,22 @@ pub(super) fn trees(boxes: &[Inside], each: u32) -> (Vec<SpanningTree>, u32) {
             height: 0,
         };
         let is_laid = order.iter().all(|rail| {
-            let (count, share) = if lacks(*rail) { (each * pieces, 1) } else { (each, pieces) };
-            laying.rail(*rail, count, share)
+            let share = if lacks(*rail) { 1 } else { pieces };
+            laying.rail(*rail, count_of(*rail) as u32, share)
         });
         if is_laid || most == 4 * total + least {
             return (laying.trees, laying.height);
         }
     }
     (Vec::new(), 0)
+}
+
+/// Pieces of a rail that `lacking` of `count` boxes lack, where a whole one has `total`, so that the doors of both are as full: the others
+/// have all edges but one a tree for each box that is lacking.
+fn fair(count: u64, lacking: u64, total: u64) -> u64 {
+    let edges = 2 * (count - 1);
+    let (doors, ends) = (count - lacking.min(count - 1), edges - lacking.min(edges - 1));
+    (total * doors * edges / (ends * count)).clamp(1, total)
 }
 
 /// Trees under way.
@@ -68,7 +80,7 @@ impl Laying<'_> {
         let Some(mut branches) = self.branches(rail, count, share) else { return false };
         for number in 0..count as usize {
             let places = places(&mut branches, rail + number);
-            self.tree(rail, &places, share);
+            self.tree(rail, number, &places, share);
         }
         let is_within = |at: usize, door: usize| self.used[at][door] <= self.may(at, door);
         (0..self.boxes.len()).all(|at| (0..self.boxes[at].doors.len()).all(|door| is_within(at, door)))
@@ -97,12 +109,12 @@ impl Laying<'_> {
     }
 
     /// A tree over boxes as a tree through all ranks: each box has the place of a parent, but the first.
-    fn tree(&mut self, rail: usize, places: &[(usize, Option<usize>)], share: u32) {
+    fn tree(&mut self, rail: usize, number: usize, places: &[(usize, Option<usize>)], share: u32) {
         let ranks: usize = self.boxes.iter().map(|of| of.ranks.len()).sum();
         let mut parents: Vec<Option<Rank>> = vec![None; ranks];
         let mut hops = vec![0; places.len()];
         for (place, &(at, above)) in places.iter().enumerate() {
-            let centre = self.boxes[at].centres[rail];
+            let centre = self.boxes[at].centre(rail, number);
             for rank in self.boxes[at].ranks.iter().filter(|rank| **rank != centre) {
                 parents[*rank as usize] = Some(Rank(centre));
             }
@@ -116,7 +128,7 @@ impl Laying<'_> {
                     parents[centre as usize] = Some(Rank(here));
                     inside += 1;
                 }
-                let onward = u32::from(there != self.boxes[parent].centres[rail]);
+                let onward = u32::from(there != self.boxes[parent].centre(rail, number));
                 hops[place] = hops[above] + 1 + onward + u32::from(is_apart);
             }
             self.height = self.height.max(hops[place] + inside);
@@ -137,7 +149,7 @@ impl Laying<'_> {
             None => open.min_by_key(|door| (fullness(*door), *door)),
         };
         let Some(door) = chosen.and_then(|number| Some((number, doors[number]?))) else {
-            return self.boxes[at].centres[rail];
+            return self.boxes[at].centre(rail, 0);
         };
         self.used[at][door.0] += u64::from(share);
         door.1.rank

@@ -40,9 +40,13 @@ pub(super) struct Search<'a> {
 type Exchange = (usize, usize, u32);
 
 impl<'a> Search<'a> {
-    /// The trees, each as a list of pairs; none where `budget` is used up before they are found. A unit is an exchange that is looked
-    /// at.
-    pub(super) fn run(wires: &'a Wires, wanted: &'a Wanted, budget: &mut u64) -> Option<Vec<Vec<u32>>> {
+    /// The trees, each as a list of pairs, and whether they are within all allowances; none where `budget` does not suffice to grow them.
+    /// A unit of it is an exchange that is looked at.
+    pub(super) fn run(
+        wires: &'a Wires,
+        wanted: &'a Wanted,
+        budget: &mut u64,
+    ) -> Option<(Vec<Vec<u32>>, bool)> {
         let mut search = Search {
             wires,
             wanted,
@@ -57,7 +61,7 @@ impl<'a> Search<'a> {
             let above: Vec<u32> =
                 (0..search.load.len() as u32).filter(|limit| search.excess(*limit) > 0).collect();
             let Some(&limit) = above.get(search.steps as usize % above.len().max(1)) else {
-                return Some(search.trees);
+                return Some((search.trees, true));
             };
             search.steps += 1;
             match search.best(limit, budget) {
@@ -65,7 +69,7 @@ impl<'a> Search<'a> {
                 _ => above.iter().for_each(|limit| search.weight[*limit as usize] += 1),
             }
             if *budget == 0 {
-                return None;
+                return Some((search.trees, false));
             }
         }
     }

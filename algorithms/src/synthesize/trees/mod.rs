@@ -173,11 +173,13 @@ impl Packing {
             let given = budget;
             let found = Search::run(&self.wires, &goal.wanted, &mut budget);
             *steps -= given - budget;
-            let trees = found.map(|trees| self.trees(&trees, &goal.wanted.shares));
-            if let Some(trees) = trees.filter(|trees| trees.rate > known) {
-                if best.as_ref().is_none_or(|best| trees.is_better(best)) {
-                    best = Some(trees);
-                }
+            let Some((trees, is_found)) = found else { continue };
+            // What misses its goal may be faster than what is known all the same.
+            let trees = self.trees(&trees, &goal.wanted.shares);
+            if trees.rate > known && best.as_ref().is_none_or(|best| trees.is_better(best)) {
+                best = Some(trees);
+            }
+            if is_found {
                 break;
             }
         }
