@@ -43,6 +43,7 @@ pub(super) fn rails(topology: &Topology) -> Option<Vec<Inside>> {
         return None;
     }
     let mut routes = Routes::new(topology);
+    let boxes = split(topology, &mut routes, boxes);
     let doors: Vec<Vec<Door>> = (0..boxes.len()).map(|at| doors(topology, &mut routes, &boxes, at)).collect();
     let widest = (0..boxes.len()).max_by_key(|at| (doors[*at].len(), usize::MAX - at))?;
     if doors.iter().any(Vec::is_empty) {
@@ -61,19 +62,61 @@ pub(super) fn rails(topology: &Topology) -> Option<Vec<Inside>> {
     Some(all)
 }
 
+/// The boxes without the ranks that reach the rest of their box through their door alone: each of those is a box for itself, as a
+/// GPU whose link to the switch of its box failed.
+fn split(topology: &Topology, routes: &mut Routes<'_>, boxes: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
+    let (mut whole, mut alone) = (Vec::new(), Vec::new());
+    for (at, ranks) in boxes.iter().enumerate() {
+        let nodes: Vec<NodeId> = ranks.iter().map(|rank| NodeId(*rank)).collect();
+        let mut is_apart = |place: usize| {
+            let Some(door) = door(topology, routes, &boxes[(at + 1) % boxes.len()], ranks[place], place)
+            else {
+                return false;
+            };
+            let ways = routes.from(nodes[place], &nodes);
+            let through = ways.iter().flatten().filter(|way| way.contains(&door)).count();
+            2 * through >= ranks.len()
+        };
+        let (apart, rest): (Vec<usize>, Vec<usize>) =
+            (0..ranks.len()).partition(|place| ranks.len() > 2 && is_apart(*place));
+        let of = |places: Vec<usize>| places.into_iter().map(|place| ranks[place]).collect::<Vec<u32>>();
+        if rest.is_empty() {
+            whole.push(ranks.clone());
+            continue;
+        }
+        alone.extend(of(apart).into_iter().map(|rank| vec![rank]));
+        whole.push(of(rest));
+    }
+    whole.extend(alone);
+    whole
+}
+
+/// The narrowest link from a rank to another box.
+fn door(
+    topology: &Topology,
+    routes: &mut Routes<'_>,
+    next: &[u32],
+    rank: u32,
+    place: usize,
+) -> Option<LinkId> {
+    // The rank of the same place is on the same rail in machines that lack nothing; only if it is not reached are others looked for.
+    let like = NodeId(next[place % next.len()]);
+    let mut found = routes.from(NodeId(rank), &[like]);
+    if found.iter().all(Option::is_none) {
+        found = routes.from(NodeId(rank), &next.iter().map(|rank| NodeId(*rank)).collect::<Vec<_>>());
+    }
+    let way = found.into_iter().flatten().min_by_key(Vec::len)?;
+    way.into_iter().min_by_key(|link| topology.links()[link.index()].bandwidth_bytes_s)
+}
+
 /// The doors of a box, in the order of their ranks.
 fn doors(topology: &Topology, routes: &mut Routes<'_>, boxes: &[Vec<u32>], at: usize) -> Vec<Door> {
     let next = &boxes[(at + 1) % boxes.len()];
     let mut known: BTreeMap<LinkId, Door> = BTreeMap::new();
     for (place, &rank) in boxes[at].iter().enumerate() {
-        let mut targets: Vec<NodeId> = next.iter().map(|rank| NodeId(*rank)).collect();
-        // The rank of the same place is on the same rail in machines that lack nothing.
-        targets.rotate_left(place % next.len());
-        let found = routes.from(NodeId(rank), &targets);
-        let Some(way) = found.into_iter().flatten().min_by_key(Vec::len) else { continue };
-        let bandwidth = |link: &LinkId| topology.links()[link.index()].bandwidth_bytes_s;
-        let Some(narrowest) = way.iter().copied().min_by_key(bandwidth) else { continue };
-        known.entry(narrowest).or_insert(Door { rank, capacity: bandwidth(&narrowest) });
+        let Some(narrowest) = door(topology, routes, next, rank, place) else { continue };
+        let capacity = topology.links()[narrowest.index()].bandwidth_bytes_s;
+        known.entry(narrowest).or_insert(Door { rank, capacity });
     }
     let mut doors: Vec<Door> = known.into_values().collect();
     doors.sort_by_key(|door| door.rank);

@@ -1,0 +1,81 @@
+//! Trees along rails: what leaves a box limits them, also where a box lacks an adapter, a GPU or a link.
+
+use consort_algorithms::bounds::Ratio;
+use consort_algorithms::synthesize::boxes::{Boxed, Options, all_gather, all_reduce};
+use consort_algorithms::synthesize::rate;
+use consort_algorithms::{Collective, whole};
+
+use super::{fabric, prove, without};
+
+fn made(name: &str, gone: &[&str]) -> Boxed {
+    let topology = without(&fabric(name), gone);
+    let found = all_reduce(&topology, &Options::default()).unwrap_or_else(|| panic!("{name}: nothing"));
+    assert_eq!(rate(&found.schedule(), &topology).expect("routes"), Some(found.rate()), "{name}");
+    assert!(found.rate() <= found.bound(), "{name}");
+    assert_eq!(Some(&found), all_reduce(&topology, &Options::default()).as_ref(), "{name}, again");
+    found
+}
+
+fn share(found: &Boxed) -> f64 {
+    found.rate().value() / found.bound().value()
+}
+
+#[test]
+fn whole_boxes_are_at_what_leaves_a_box() {
+    for (name, numerator, denominator, height) in [
+        ("dgx-a100:2", 1200, 7, 2),
+        ("dgx-a100-x4", 400, 3, 3),
+        ("dgx-h100:4", 800, 3, 3),
+        ("dgx-h100:8", 1600, 7, 5),
+    ] {
+        let found = made(name, &[]);
+        assert_eq!(found.rate(), Ratio::new(numerator * 1_000_000_000, denominator), "{name}");
+        assert!(found.height() <= height, "{name}: {}", found.height());
+        if found.schedule().ranks <= 32 {
+            prove(&found.schedule(), name);
+        }
+    }
+}
+
+#[test]
+fn a_box_that_lacks_something_costs_a_few_parts_in_a_hundred() {
+    for (name, gone, least) in [
+        ("dgx-h100:2", &["nic0.7"][..], 0.97),
+        ("dgx-h100:2", &["r3"], 0.95),
+        ("dgx-h100:4", &["nic2.0"], 0.95),
+        ("dgx-h100:4", &["r9", "nic1.1"], 0.95),
+        ("dgx-h100:4", &["r7/nvswitch0"], 0.95),
+        ("dgx-h100:4", &["nic3.3/rail3"], 0.95),
+    ] {
+        let found = made(name, gone);
+        assert!(share(&found) >= least, "{name} without {gone:?}: {}", share(&found));
+        if found.schedule().partition.parts <= 64 {
+            prove(&found.schedule(), name);
+        }
+    }
+}
+
+#[test]
+fn one_adapter_of_eight_is_at_most_six_parts_in_a_hundred() {
+    for boxes in [2, 8] {
+        let name = format!("dgx-h100:{boxes}");
+        let (whole, damaged) = (made(&name, &[]), made(&name, &["nic0.7"]));
+        let slower = whole.rate().value() / damaged.rate().value();
+        assert!(slower <= 1.06, "{name}: {slower}");
+    }
+}
+
+#[test]
+fn all_gathers_by_rails_are_at_what_leaves_a_box() {
+    let topology = fabric("dgx-a100:4");
+    let found = all_gather(&topology).expect("equal boxes");
+    let schedule = whole(&found);
+    assert_eq!(schedule.collective, Collective::AllGather);
+    let gb = 1_000_000_000u128;
+    assert_eq!(rate(&schedule, &topology).expect("routes"), Some(Ratio::new(800 * gb, 3)));
+    prove(&schedule, "all-gather");
+    // Boxes that differ have none.
+    assert!(all_gather(&without(&topology, &["r3"])).is_none());
+    assert!(all_gather(&without(&topology, &["nic0.3"])).is_none());
+    assert!(all_gather(&fabric("dgx-a100:1")).is_none());
+}
