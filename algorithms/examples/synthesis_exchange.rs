@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use consort_algorithms::builders::{hierarchical, pairwise};
 use consort_algorithms::simulate::{self, simulate};
-use consort_algorithms::synthesize::exchange::{Exchange, Options, exchange};
+use consort_algorithms::synthesize::exchange::{Options, exchange};
 use consort_algorithms::synthesize::rate;
 use consort_algorithms::topology::{self, Topology};
 use consort_algorithms::{Schedule, bounds};
@@ -24,10 +24,11 @@ fn main() {
         match word.as_str() {
             "--pieces" => options.pieces_max = number() as u32,
             "--rounds" => options.rounds = number() as u32,
+            "--channels" => options.channels = number() as u16,
             "--block" => call_bytes = number(),
             "--slot" => slot_bytes = number(),
             name => match machine(name) {
-                Ok(topology) => show(name, &topology, &options, call_bytes, slot_bytes),
+                Ok(topology) => show(name, &topology.bundled(), &options, call_bytes, slot_bytes),
                 Err(error) => println!("{name}: {error}"),
             },
         }
@@ -70,7 +71,6 @@ fn show(name: &str, topology: &Topology, options: &Options, call_bytes: usize, s
         let (collective, boxes) = (consort_algorithms::Collective::AllToAll, boxes.len() as u32);
         hierarchical(collective, boxes, per_box as u32, &build, &build)
     });
-    let Exchange { .. } = &found;
     println!(
         "| {name} | {} | {:.3} | {} | {} | {:.3} | {:.4} | {} | {} | {} | {} | {} | {} | {} | {bound_ms:.2} | {ms:.2} |",
         topology.ranks(),

@@ -107,13 +107,13 @@ pub fn direct_reduce(ranks: u32, first: u32) -> Schedule {
 }
 
 /// The channel of a message.
-pub(crate) const fn stream(from: u32, to: u32) -> u16 {
+pub(super) const fn stream(from: u32, to: u32) -> u16 {
     let bit = (from ^ to).trailing_zeros();
     (2 * bit + (from >> bit & 1)) as u16
 }
 
 /// The number of channels.
-pub(crate) const fn streams(ranks: u32) -> u16 {
+pub(super) const fn streams(ranks: u32) -> u16 {
     2 * bits(ranks) as u16
 }
 

@@ -36,7 +36,6 @@ pub use binomial::{binomial, binomial_is_defined};
 pub use box_tree::{box_tree, box_tree_is_defined, parent as double_tree_parent};
 pub use bruck::{bruck_all_gather, bruck_all_to_all};
 pub use compose::{Embedding, beside, embed};
-pub(crate) use direct::stream;
 pub use direct::{direct, direct_is_defined, direct_reduce};
 pub use doubling::{Doubling, doubling};
 pub use exchange::{pairwise, spread_out};

@@ -1,33 +1,41 @@
 //! All-to-all near what is possible, on any machine.
 //!
-//! The bound is that of [`bounds`](crate::bounds). Three makers are tried, the simplest first, until one is near it:
+//! The bound is that of [`bounds`](crate::bounds). Makers are tried, the simplest first, until one is near it:
 //!
 //! 1. every block straight to its rank, which is best on meshes, switches and boxes with adapters;
-//! 2. on machines whose ranks are alike the flow out of one rank, turned to the others;
-//! 3. the flow of all pairs.
+//! 2. over boxes first to the rank on the target's rail, then along the rail;
+//! 3. on machines whose ranks are alike the flow out of one rank, turned to the others;
+//! 4. the flow of all pairs.
 //!
 //! A flow is divided into few pieces of a block ([`Options::pieces_max`]), each of which takes one way from rank to rank.
+//! Exchanges whose counts differ are put in order by [`stages`].
 //!
 //! Invariant: the same topology and options give the same schedule; its [`rate`](Exchange::rate) is counted on the emitted transfers
-//! in whole numbers. Absent: latency, but for the smallest number of pieces and of hops that is near enough.
+//! in whole numbers, with links between the same nodes as one ([`Topology::bundled`]). Absent: latency, but for the smallest number
+//! of pieces and of hops that is near enough.
 
+mod alike;
 mod emit;
 mod flow;
+mod grid;
 mod hops;
 mod pieces;
+mod stages;
 mod turned;
+
+pub use stages::{Move, Parcel, Stage, balance, makespan, stages};
+pub use turned::Turned;
 
 use emit::Routed;
 use flow::{Flow, Pair};
+use grid::Grid;
 use hops::{Hops, Wires};
-use pieces::{Division, Divider};
-use turned::Grid;
+use pieces::{Divider, Division};
 
 use super::rate::rate;
 use crate::bounds::{self, Bound, Ratio};
-use crate::builders::spread_out;
 use crate::topology::Topology;
-use crate::{Collective, Schedule};
+use crate::{Collective, Regular, Schedule, whole};
 
 /// Numbers of pieces that are tried.
 const PIECES: [u32; 10] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 16];
@@ -43,11 +51,13 @@ pub struct Options {
     pub rounds: u32,
     /// The most ranks of a machine whose flow is computed.
     pub ranks_max: u32,
+    /// Channels among which a rank's pieces are divided; at least 1.
+    pub channels: u16,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { pieces_max: 16, enough: 990, rounds: 100, ranks_max: 128 }
+        Options { pieces_max: 16, enough: 990, rounds: 100, ranks_max: 128, channels: 8 }
     }
 }
 
@@ -56,6 +66,8 @@ impl Default for Options {
 pub enum Form {
     /// Every block goes straight to its rank.
     Direct,
+    /// Blocks change rails within the box.
+    Rails,
     /// The ways from one rank serve all, turned.
     Turned,
     /// Every pair has ways of its own.
@@ -67,6 +79,7 @@ impl Form {
     pub const fn name(self) -> &'static str {
         match self {
             Form::Direct => "direct",
+            Form::Rails => "rails",
             Form::Turned => "turned",
             Form::Flow => "flow",
         }
@@ -77,6 +90,7 @@ impl Form {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Exchange {
     schedule: Schedule,
+    regular: Option<Turned>,
     rate: Ratio,
     bound: Bound,
     at_most: Option<f64>,
@@ -87,6 +101,11 @@ impl Exchange {
     /// The schedule.
     pub fn schedule(&self) -> &Schedule {
         &self.schedule
+    }
+
+    /// The same by ranks, where all do alike.
+    pub fn regular(&self) -> Option<&Turned> {
+        self.regular.as_ref()
     }
 
     /// The algorithm bandwidth that its loads allow, in bytes of a rank's send buffer a second.
@@ -121,33 +140,48 @@ impl Exchange {
     }
 }
 
-/// The best all-to-all that is found for `topology`; none for fewer than two ranks, where a rank is not reached, or where ranks are
-/// more than [`Options::ranks_max`] and blocks that go straight are far from the bound.
+/// The best all-to-all that is found for `topology`; none for fewer than two ranks, where a rank is not reached, and where no block
+/// goes straight on a machine of more than [`Options::ranks_max`] ranks.
 ///
 /// # Panics
 ///
-/// When [`Options::pieces_max`] is 0.
+/// When [`Options::pieces_max`] or [`Options::channels`] is 0.
 pub fn exchange(topology: &Topology, options: &Options) -> Option<Exchange> {
-    assert!(options.pieces_max > 0, "a block has a piece");
+    assert!(options.pieces_max > 0 && options.channels > 0, "a block has a piece, and a piece a channel");
+    let topology = &topology.bundled();
     let bound = bounds::bound(topology, Collective::AllToAll, &bounds::Options::default()).ok()?;
     if bound.rate.is_zero() {
         return None;
     }
     let ranks = topology.ranks();
     let mut search = Search { topology, options, bound, best: None };
-    search.offer(spread_out(ranks), None, Form::Direct);
+    search.offer_turned(Turned::direct(ranks, options.channels), None, Form::Direct);
+    if !search.is_enough()
+        && let Some((boxes, per_box)) = even_boxes(topology)
+    {
+        search.offer_turned(Turned::rails(boxes, per_box, options.channels), None, Form::Rails);
+    }
     if search.is_enough() || ranks > options.ranks_max {
         return search.best;
     }
     let wires = Wires::new(topology);
     let all = hops::hops(topology, &wires);
-    if let Some((grid, hops)) = turned::turned(ranks, &all, &wires) {
-        search.flow(&hops, Some(&grid));
+    if let Some((grid, hops)) = alike::alike(ranks, &all, &wires) {
+        search.flow(&hops, Some(grid));
     }
     if !search.is_enough() {
         search.flow(&Hops::of_all(ranks, &all, &wires), None);
     }
     search.best
+}
+
+/// How many boxes there are and how many ranks each has, where they are equal and have consecutive ranks.
+fn even_boxes(topology: &Topology) -> Option<(u32, u32)> {
+    let boxes = topology.boxes();
+    let per_box = boxes.first()?.len();
+    let even = boxes.iter().all(|ranks| ranks.len() == per_box);
+    let in_order = boxes.iter().flatten().zip(0..).all(|(rank, number)| rank.0 == number);
+    (even && in_order && per_box > 1 && boxes.len() > 1).then_some((boxes.len() as u32, per_box as u32))
 }
 
 struct Search<'a> {
@@ -158,14 +192,25 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
+    fn offer_turned(&mut self, turned: Turned, at_most: Option<f64>, form: Form) {
+        self.offer(whole(&turned), Some(turned), at_most, form);
+    }
+
     /// Takes a schedule when it is faster than the best one.
-    fn offer(&mut self, schedule: Schedule, at_most: Option<f64>, form: Form) {
-        let Ok(Some(rate)) = rate(&schedule, self.topology) else { return };
-        if self.best.as_ref().is_none_or(|best| rate > best.rate) {
-            let at_most = at_most.or(self.best.as_ref().and_then(|best| best.at_most));
-            self.best = Some(Exchange { schedule, rate, bound: self.bound.clone(), at_most, form });
-        } else if let Some(best) = &mut self.best {
-            best.at_most = at_most.or(best.at_most);
+    fn offer(&mut self, schedule: Schedule, regular: Option<Turned>, at_most: Option<f64>, form: Form) {
+        let known = self.best.as_ref().and_then(|best| best.at_most);
+        // Where ranks are alike, the flow out of one is that of all; what is known of all is no less.
+        let at_most = at_most.into_iter().chain(known).reduce(f64::min);
+        match rate(&schedule, self.topology) {
+            Ok(Some(rate)) if self.best.as_ref().is_none_or(|best| rate > best.rate) => {
+                let bound = self.bound.clone();
+                self.best = Some(Exchange { schedule, regular, rate, bound, at_most, form });
+            }
+            _ => {
+                if let Some(best) = &mut self.best {
+                    best.at_most = at_most;
+                }
+            }
         }
     }
 
@@ -175,16 +220,20 @@ impl Search<'_> {
     }
 
     /// The flow of `hops` in pieces; with a grid the ways of rank 0 are turned along it.
-    fn flow(&mut self, hops: &Hops, grid: Option<&Grid>) {
+    fn flow(&mut self, hops: &Hops, grid: Option<Grid>) {
         let ranks = self.topology.ranks();
         let wanted = self.bound.rate.value() / f64::from(ranks);
         let Some(Flow { at_most, pairs }) = flow::flow(hops, wanted, self.options.rounds) else { return };
         let Some(division) = self.divide(hops, &pairs, wanted, at_most) else { return };
-        let routed = route(hops, &pairs, &division, grid);
-        let form = if grid.is_some() { Form::Turned } else { Form::Flow };
-        let name = format!("exchange({}, pieces={})", form.name(), division.pieces);
-        // Where ranks are alike, the flow out of one is that of all.
-        self.offer(emit::emit(name, ranks, division.pieces, &routed), Some(at_most), form);
+        let routed = route(hops, &pairs, &division);
+        let (pieces, channels) = (division.pieces, self.options.channels);
+        if let Some(grid) = grid {
+            let turned = Turned::new(format!("exchange(turned, pieces={pieces})"), grid, pieces, routed, channels);
+            self.offer_turned(turned, Some(at_most), Form::Turned);
+        } else {
+            let schedule = emit::emit(format!("exchange(flow, pieces={pieces})"), ranks, pieces, &routed, channels);
+            self.offer(schedule, None, Some(at_most), Form::Flow);
+        }
     }
 
     /// The division into the fewest pieces that is near what is possible, or the best one.
@@ -205,39 +254,28 @@ impl Search<'_> {
     }
 }
 
-/// The pieces with their ways, in the order of targets after each rank.
-fn route(hops: &Hops, pairs: &[Pair], division: &Division, grid: Option<&Grid>) -> Vec<Routed> {
+/// The pieces with their ways, nearest successors first, so that no rank is the first target of all.
+fn route(hops: &Hops, pairs: &[Pair], division: &Division) -> Vec<Routed> {
     let mut routed = Vec::new();
     for (pair, counts) in pairs.iter().zip(&division.counts) {
-        let mut piece = 0;
-        for (way, count) in pair.ways.iter().zip(counts).filter(|(_, count)| **count > 0) {
-            let mut over = Vec::new();
-            let mut at = pair.from;
-            for hop in &way.hops {
-                let to = hops.leaving[at as usize].iter().find(|(_, number)| number == hop).map(|(to, _)| *to);
-                at = to.expect("a hop leaves the rank that the way has reached");
-                over.push(at);
-            }
-            over.pop();
-            for _ in 0..*count {
-                routed.push(Routed { from: pair.from, to: pair.to, piece, over: over.clone() });
-                piece += 1;
-            }
+        let ways = pair.ways.iter().zip(counts).flat_map(|(way, count)| (0..*count).map(move |_| way));
+        for (way, piece) in ways.zip(0..) {
+            let over = ranks_of(hops, pair.from, &way.hops[..way.hops.len() - 1]);
+            routed.push(Routed { from: pair.from, to: pair.to, piece, over });
         }
     }
-    if let Some(grid) = grid {
-        let all = (0..hops.ranks() as u32).flat_map(|by| {
-            routed.iter().map(move |first| Routed {
-                from: by,
-                to: grid.turn(first.to, by),
-                piece: first.piece,
-                over: first.over.iter().map(|rank| grid.turn(*rank, by)).collect(),
-            })
-        });
-        routed = all.collect();
-    }
-    // Nearest successors first, so that no rank is the first target of all.
     let ranks = hops.ranks() as u32;
     routed.sort_by_key(|routed| ((routed.to + ranks - routed.from) % ranks, routed.piece, routed.from));
     routed
+}
+
+/// The ranks to which hops lead from a rank on.
+fn ranks_of(hops: &Hops, from: u32, way: &[u32]) -> Vec<u32> {
+    let mut at = from;
+    let next = |hop: &u32| {
+        let found = hops.leaving[at as usize].iter().find(|(_, number)| number == hop);
+        at = found.expect("a hop leaves the rank that the way has reached").0;
+        at
+    };
+    way.iter().map(next).collect()
 }
