@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use consort_algorithms::builders::{hierarchical, pairwise};
 use consort_algorithms::simulate::{self, simulate};
-use consort_algorithms::synthesize::exchange::{Options, exchange};
+use consort_algorithms::synthesize::exchange::{Options, exchange, makespan, stages};
 use consort_algorithms::synthesize::rate;
 use consort_algorithms::topology::{self, Topology};
 use consort_algorithms::{Schedule, bounds};
@@ -25,6 +25,7 @@ fn main() {
             "--pieces" => options.pieces_max = number() as u32,
             "--rounds" => options.rounds = number() as u32,
             "--channels" => options.channels = number() as u16,
+            "--stages" => time_stages(number()),
             "--block" => call_bytes = number(),
             "--slot" => slot_bytes = number(),
             name => match machine(name) {
@@ -33,6 +34,28 @@ fn main() {
             },
         }
     }
+}
+
+/// Times the stages of an exchange between so many boxes, with counts that differ up to 16 times, and some of 0.
+fn time_stages(boxes: usize) {
+    let mut state = 0x5eed_u64;
+    let mut bytes = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let drawn = state >> 33;
+        if drawn % 8 == 0 { 0 } else { 65_536 + drawn % 1_000_000 }
+    };
+    let matrix: Vec<Vec<u64>> = (0..boxes).map(|_| (0..boxes).map(|_| bytes()).collect()).collect();
+    let begun = Instant::now();
+    let mut found = stages(&matrix);
+    let first = begun.elapsed();
+    let begun = Instant::now();
+    for _ in 0..10 {
+        found = stages(&matrix);
+    }
+    let each = begun.elapsed() / 10;
+    let length: u64 = found.iter().map(|stage| stage.length).sum();
+    assert_eq!(length, makespan(&matrix), "the stages are as long as the fullest box");
+    println!("{boxes} boxes: {} stages, first {first:?}, then {each:?} each", found.len());
 }
 
 fn machine(name: &str) -> Result<Topology, String> {

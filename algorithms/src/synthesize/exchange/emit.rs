@@ -1,6 +1,6 @@
 //! Transfers of blocks whose pieces take ways of their own.
 //!
-//! Invariant: hop `i` of every way is in round `i`; between its hops a piece lies in a scratch place that only it uses, and it stays
+//! Invariant: the hops of a way are in rising rounds; between them a piece lies in a scratch place that only it uses, and it stays
 //! on one channel, so that pieces wait for each other only in the lanes of the ranks they pass. Absent: choice of ways.
 
 use crate::{Channel, Chunk, Collective, Partition, Place, Rank, Round, Schedule, Transfer};
@@ -14,6 +14,8 @@ pub(super) struct Routed {
     pub(super) piece: u32,
     /// The ranks between the first and the last.
     pub(super) over: Vec<u32>,
+    /// The round of each hop, one more than there are ranks between.
+    pub(super) rounds: Vec<u32>,
 }
 
 impl Routed {
@@ -53,11 +55,12 @@ pub(super) fn emit(name: String, ranks: u32, pieces: u32, all: &[Routed], channe
         // Ranks use channels in turn for their successors, as ways that are turned do.
         let successor = (routed.to + ranks - routed.from) % ranks;
         let channel = ((successor * pieces + routed.piece) % u32::from(channels)) as u16;
-        for at in 0..=routed.over.len() {
-            if rounds.len() <= at {
-                rounds.push(Round::default());
+        for (at, round) in routed.rounds.iter().enumerate() {
+            let round = *round as usize;
+            if rounds.len() <= round {
+                rounds.resize(round + 1, Round::default());
             }
-            rounds[at].transfers.push(routed.hop(at, ranks, pieces, channel));
+            rounds[round].transfers.push(routed.hop(at, ranks, pieces, channel));
         }
     }
     rounds[0].transfers.extend((0..ranks).flat_map(|rank| own_block(rank, pieces)));

@@ -19,6 +19,7 @@ mod emit;
 mod flow;
 mod grid;
 mod hops;
+mod order;
 mod pieces;
 mod stages;
 mod turned;
@@ -57,7 +58,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { pieces_max: 16, enough: 990, rounds: 100, ranks_max: 128, channels: 8 }
+        Options { pieces_max: 16, enough: 990, rounds: 64, ranks_max: 128, channels: 8 }
     }
 }
 
@@ -254,19 +255,22 @@ impl Search<'_> {
     }
 }
 
-/// The pieces with their ways, nearest successors first, so that no rank is the first target of all.
+/// The pieces with their ways and rounds, nearest successors first, so that no rank is the first target of all.
 fn route(hops: &Hops, pairs: &[Pair], division: &Division) -> Vec<Routed> {
-    let mut routed = Vec::new();
+    let ranks = hops.ranks() as u32;
+    let mut all: Vec<(&Pair, u32, &[u32])> = Vec::new();
     for (pair, counts) in pairs.iter().zip(&division.counts) {
         let ways = pair.ways.iter().zip(counts).flat_map(|(way, count)| (0..*count).map(move |_| way));
-        for (way, piece) in ways.zip(0..) {
-            let over = ranks_of(hops, pair.from, &way.hops[..way.hops.len() - 1]);
-            routed.push(Routed { from: pair.from, to: pair.to, piece, over });
-        }
+        all.extend(ways.zip(0..).map(|(way, piece)| (pair, piece, way.hops.as_slice())));
     }
-    let ranks = hops.ranks() as u32;
-    routed.sort_by_key(|routed| ((routed.to + ranks - routed.from) % ranks, routed.piece, routed.from));
-    routed
+    all.sort_by_key(|(pair, piece, _)| ((pair.to + ranks - pair.from) % ranks, *piece, pair.from));
+    let ways: Vec<&[u32]> = all.iter().map(|(.., way)| *way).collect();
+    let rounds = order::rounds(hops, &ways);
+    let routed = |((pair, piece, way), rounds): ((&Pair, u32, &[u32]), Vec<u32>)| {
+        let over = ranks_of(hops, pair.from, &way[..way.len() - 1]);
+        Routed { from: pair.from, to: pair.to, piece, over, rounds }
+    };
+    all.into_iter().zip(rounds).map(routed).collect()
 }
 
 /// The ranks to which hops lead from a rank on.

@@ -132,7 +132,8 @@ fn add(load: &mut [f64], uses: &Uses, unit: &[f64], pieces: f64) {
     }
 }
 
-fn power(value: f64, squarings: u32) -> f64 {
+/// `value` to the power of `2^squarings`.
+pub(super) fn power(value: f64, squarings: u32) -> f64 {
     (0..squarings).fold(value, |value, _| value * value)
 }
 

@@ -73,7 +73,6 @@ pub fn stages(matrix: &[Vec<u64>]) -> Vec<Stage> {
         }
         floor /= 2;
     }
-    stages.retain(|stage| !stage.parcels.is_empty());
     stages
 }
 

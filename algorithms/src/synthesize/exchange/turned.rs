@@ -2,8 +2,7 @@
 //!
 //! Cost: that of the ways of rank 0. A rank's part is made from these alone, in time and memory of its own transfers.
 //!
-//! Invariant: hop `i` of every way is in round `i`; between its hops a piece lies in a scratch place that only it uses. Absent: choice
-//! of ways.
+//! Invariant: as in [`emit`](super::emit). Absent: choice of ways.
 
 use super::emit::{Routed, own_block};
 use super::grid::Grid;
@@ -29,7 +28,7 @@ impl Turned {
 
     /// Every block straight to its rank.
     pub(super) fn direct(ranks: u32, channels: u16) -> Turned {
-        let way = |to: u32| Routed { from: 0, to, piece: 0, over: Vec::new() };
+        let way = |to: u32| Routed { from: 0, to, piece: 0, over: Vec::new(), rounds: vec![0] };
         Turned::new("exchange(direct)".into(), Grid(vec![ranks]), 1, (1..ranks).map(way).collect(), channels)
     }
 
@@ -43,7 +42,8 @@ impl Turned {
         let way = |to: u32| {
             let proxy = to % per_box;
             let over = if proxy == 0 || to < per_box { Vec::new() } else { vec![proxy] };
-            Routed { from: 0, to, piece: 0, over }
+            let rounds = (0..=over.len() as u32).collect();
+            Routed { from: 0, to, piece: 0, over, rounds }
         };
         let grid = if boxes == 1 { vec![per_box] } else { vec![per_box, boxes] };
         let name = format!("exchange(rails, {boxes}x{per_box})");
@@ -57,6 +57,7 @@ impl Turned {
             to: self.grid.turn(way.to, by),
             piece: way.piece,
             over: way.over.iter().map(|rank| self.grid.turn(*rank, by)).collect(),
+            rounds: way.rounds.clone(),
         }
     }
 }
@@ -69,21 +70,26 @@ impl Regular for Turned {
     }
 
     fn own(&self, rank: Rank, take: &mut dyn FnMut(Own)) {
-        let depth = self.ways.iter().map(|way| way.over.len() + 1).max().unwrap_or(1);
-        for round in 0..depth {
-            for (way, number) in self.ways.iter().zip(0u32..).filter(|(way, _)| way.over.len() >= round) {
+        // Per round the ways that have a hop in it, with the number of the hop.
+        let count = self.ways.iter().flat_map(|way| &way.rounds).max().map_or(1, |last| last + 1);
+        let mut hops: Vec<Vec<(u32, usize)>> = vec![Vec::new(); count as usize];
+        for (way, number) in self.ways.iter().zip(0..) {
+            way.rounds.iter().enumerate().for_each(|(at, round)| hops[*round as usize].push((number, at)));
+        }
+        for (hops, round) in hops.iter().zip(0..) {
+            for &(number, at) in hops {
+                let way = &self.ways[number as usize];
                 let channel = (number % u32::from(self.channels)) as u16;
-                let (from, to) = way.ends(round);
+                let (from, to) = way.ends(at);
                 for end in [from, to] {
                     let turned = self.turned(way, self.grid.distance(end, rank.0));
-                    let transfer = turned.hop(round, self.ranks, self.pieces, channel);
-                    take(Own { round: round as u32, transfer, complete: false });
+                    let transfer = turned.hop(at, self.ranks, self.pieces, channel);
+                    take(Own { round, transfer, complete: false });
                 }
             }
             if round == 0 {
-                for transfer in own_block(rank.0, self.pieces) {
-                    take(Own { round: 0, transfer, complete: false });
-                }
+                let own = own_block(rank.0, self.pieces);
+                own.for_each(|transfer| take(Own { round, transfer, complete: false }));
             }
         }
     }

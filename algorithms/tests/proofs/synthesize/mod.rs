@@ -50,3 +50,7 @@ fn prove(schedule: &Schedule, what: &str) {
         lower_all(schedule, &LowerOptions { slots: 4 }).unwrap_or_else(|error| panic!("{what}: {error}"));
     verify(&plans).unwrap_or_else(|refusal| panic!("{what}: {refusal}"));
 }
+//! Schedules made for one machine: proved, held against their bounds, and certified.
+
+mod exchange;
+mod stages;
