@@ -103,7 +103,7 @@ fn show(name: &str, topology: &Topology, options: &Options, call_bytes: usize, s
         found.rate().value() / 1e9,
         found.share(),
         found.form().name(),
-        found.schedule().partition.parts,
+        found.pieces(),
         found.depth(),
         found.schedule().channels(),
         simulated(found.schedule()),

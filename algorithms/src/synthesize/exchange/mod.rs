@@ -27,7 +27,7 @@ mod turned;
 pub use stages::{Move, Parcel, Stage, balance, makespan, stages};
 pub use turned::Turned;
 
-use emit::Routed;
+use emit::{Cut, Routed};
 use flow::{Flow, Pair};
 use grid::Grid;
 use hops::{Hops, Wires};
@@ -44,7 +44,7 @@ const PIECES: [u32; 10] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 16];
 /// How far to go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// The most pieces of a block; at least 1.
+    /// The most pieces of a block that take ways of their own; at least 1.
     pub pieces_max: u32,
     /// The part of the bound, in thousandths, at which nothing better is looked for.
     pub enough: u32,
@@ -52,13 +52,13 @@ pub struct Options {
     pub rounds: u32,
     /// The most ranks of a machine whose flow is computed.
     pub ranks_max: u32,
-    /// Channels among which a rank's pieces are divided; at least 1.
+    /// Channels, each of which carries its part of every piece; at least 1.
     pub channels: u16,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { pieces_max: 16, enough: 990, rounds: 64, ranks_max: 128, channels: 8 }
+        Options { pieces_max: 16, enough: 990, rounds: 64, ranks_max: 128, channels: 4 }
     }
 }
 
@@ -133,6 +133,11 @@ impl Exchange {
     /// How it was made.
     pub fn form(&self) -> Form {
         self.form
+    }
+
+    /// Pieces of a block that take ways of their own.
+    pub fn pieces(&self) -> u32 {
+        self.schedule.partition.parts / u32::from(self.schedule.channels())
     }
 
     /// The most messages that follow each other.
@@ -227,12 +232,13 @@ impl Search<'_> {
         let Some(Flow { at_most, pairs }) = flow::flow(hops, wanted, self.options.rounds) else { return };
         let Some(division) = self.divide(hops, &pairs, wanted, at_most) else { return };
         let routed = route(hops, &pairs, &division);
-        let (pieces, channels) = (division.pieces, self.options.channels);
+        let pieces = division.pieces;
+        let cut = Cut { ranks, pieces, channels: self.options.channels };
         if let Some(grid) = grid {
-            let turned = Turned::new(format!("exchange(turned, pieces={pieces})"), grid, pieces, routed, channels);
+            let turned = Turned::new(format!("exchange(turned, pieces={pieces})"), cut, grid, routed);
             self.offer_turned(turned, Some(at_most), Form::Turned);
         } else {
-            let schedule = emit::emit(format!("exchange(flow, pieces={pieces})"), ranks, pieces, &routed, channels);
+            let schedule = emit::emit(format!("exchange(flow, pieces={pieces})"), cut, &routed);
             self.offer(schedule, None, Some(at_most), Form::Flow);
         }
     }

@@ -10,8 +10,10 @@
 use super::hops::Hops;
 use super::pieces::power;
 
-/// Times that all ways are placed anew.
-const PASSES: usize = 6;
+/// Times that hops are placed anew, all in all; each way at least [`PASSES_MIN`] times.
+const PLACES: usize = 20_000;
+const PASSES_MIN: usize = 4;
+const PASSES_MAX: usize = 40;
 /// The power in the cost of a load, as the number of squarings.
 const SQUARINGS: u32 = 4;
 /// The part of the best order at which fewer rounds are better.
@@ -23,10 +25,12 @@ const TRANSFERS_MAX: usize = 1 << 16;
 pub(super) fn rounds(hops: &Hops, ways: &[&[u32]]) -> Vec<Vec<u32>> {
     let depth = ways.iter().map(|way| way.len()).max().unwrap_or(1);
     let transfers: usize = ways.iter().map(|way| way.len()).sum();
-    let most = if depth == 1 || transfers > TRANSFERS_MAX { depth } else { 2 * depth + 1 };
+    let most = if depth == 1 || transfers > TRANSFERS_MAX { depth } else { 2 * depth + 2 };
     let mut best: Option<(f64, Vec<Vec<u32>>)> = None;
     for count in depth..=most {
-        let (time, rounds) = Order::new(hops, ways, count).run(transfers > TRANSFERS_MAX);
+        let passes = (PLACES / transfers.max(1)).clamp(PASSES_MIN, PASSES_MAX);
+        let passes = if transfers > TRANSFERS_MAX { 1 } else { passes };
+        let (time, rounds) = Order::new(hops, ways, count).run(passes);
         if best.as_ref().is_none_or(|(known, _)| time * NEAR < *known) {
             best = Some((time, rounds));
         }
@@ -56,7 +60,7 @@ impl<'a> Order<'a> {
     }
 
     /// The time of all rounds, as a part of the fullest wire's, and the rounds.
-    fn run(mut self, once: bool) -> (f64, Vec<Vec<u32>>) {
+    fn run(mut self, passes: usize) -> (f64, Vec<Vec<u32>>) {
         let mut order: Vec<usize> = (0..self.ways.len()).collect();
         order.sort_by_key(|way| (std::cmp::Reverse(self.ways[*way].len()), *way));
         let time = |load: &[Vec<f64>]| {
@@ -64,7 +68,7 @@ impl<'a> Order<'a> {
             load.iter().map(of_round).sum::<f64>() / load.len() as f64
         };
         let mut best: Option<(f64, Vec<Vec<u32>>)> = None;
-        for _ in 0..if once { 1 } else { PASSES } {
+        for pass in 0..passes {
             for &way in &order {
                 self.put(way, -1.0);
                 self.placed[way] = self.place(way);
@@ -73,6 +77,11 @@ impl<'a> Order<'a> {
             let now = time(&self.load);
             if best.as_ref().is_none_or(|(known, _)| now < *known) {
                 best = Some((now, self.placed.clone()));
+            }
+            // Another order each time, so that no early choice stays for ever.
+            order.rotate_left((1 + pass * 7) % self.ways.len().max(1));
+            if pass % 3 == 2 {
+                order.reverse();
             }
         }
         best.unwrap_or_default()

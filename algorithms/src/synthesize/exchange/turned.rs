@@ -4,32 +4,30 @@
 //!
 //! Invariant: as in [`emit`](super::emit). Absent: choice of ways.
 
-use super::emit::{Routed, own_block};
+use super::emit::{Cut, Routed};
 use super::grid::Grid;
-use crate::{Collective, Own, Partition, Rank, Regular, Schedule, Symmetry};
+use crate::{Own, Rank, Regular, Schedule, Symmetry};
 
 /// The ways of rank 0 and the grid along which they are turned.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Turned {
     name: String,
-    ranks: u32,
-    pieces: u32,
+    cut: Cut,
     grid: Grid,
     ways: Vec<Routed>,
-    channels: u16,
 }
 
 impl Turned {
     /// Ways of all pieces of rank 0's blocks, in the order in which they are sent.
-    pub(super) fn new(name: String, grid: Grid, pieces: u32, ways: Vec<Routed>, channels: u16) -> Turned {
-        let ranks = grid.0.iter().product();
-        Turned { name, ranks, pieces, grid, ways, channels }
+    pub(super) fn new(name: String, cut: Cut, grid: Grid, ways: Vec<Routed>) -> Turned {
+        Turned { name, cut, grid, ways }
     }
 
     /// Every block straight to its rank.
     pub(super) fn direct(ranks: u32, channels: u16) -> Turned {
         let way = |to: u32| Routed { from: 0, to, piece: 0, over: Vec::new(), rounds: vec![0] };
-        Turned::new("exchange(direct)".into(), Grid(vec![ranks]), 1, (1..ranks).map(way).collect(), channels)
+        let cut = Cut { ranks, pieces: 1, channels };
+        Turned::new("exchange(direct)".into(), cut, Grid(vec![ranks]), (1..ranks).map(way).collect())
     }
 
     /// Over boxes of `per_box` consecutive ranks: first within the box to the rank on the target's rail (that of equal number in its
@@ -47,7 +45,8 @@ impl Turned {
         };
         let grid = if boxes == 1 { vec![per_box] } else { vec![per_box, boxes] };
         let name = format!("exchange(rails, {boxes}x{per_box})");
-        Turned::new(name, Grid(grid), 1, (1..ranks).map(way).collect(), channels)
+        let cut = Cut { ranks, pieces: 1, channels };
+        Turned::new(name, cut, Grid(grid), (1..ranks).map(way).collect())
     }
 
     /// The way of rank 0, turned to the place of rank `by`.
@@ -64,31 +63,29 @@ impl Turned {
 
 impl Regular for Turned {
     fn head(&self) -> Schedule {
-        let partition = Partition { parts: self.pieces };
-        let (collective, ranks) = (Collective::AllToAll, self.ranks);
-        Schedule { name: self.name.clone(), collective, ranks, switches: 0, partition, rounds: Vec::new() }
+        self.cut.head(self.name.clone())
     }
 
     fn own(&self, rank: Rank, take: &mut dyn FnMut(Own)) {
         // Per round the ways that have a hop in it, with the number of the hop.
         let count = self.ways.iter().flat_map(|way| &way.rounds).max().map_or(1, |last| last + 1);
-        let mut hops: Vec<Vec<(u32, usize)>> = vec![Vec::new(); count as usize];
-        for (way, number) in self.ways.iter().zip(0..) {
+        let mut hops: Vec<Vec<(usize, usize)>> = vec![Vec::new(); count as usize];
+        for (number, way) in self.ways.iter().enumerate() {
             way.rounds.iter().enumerate().for_each(|(at, round)| hops[*round as usize].push((number, at)));
         }
         for (hops, round) in hops.iter().zip(0..) {
             for &(number, at) in hops {
-                let way = &self.ways[number as usize];
-                let channel = (number % u32::from(self.channels)) as u16;
+                let way = &self.ways[number];
                 let (from, to) = way.ends(at);
                 for end in [from, to] {
                     let turned = self.turned(way, self.grid.distance(end, rank.0));
-                    let transfer = turned.hop(at, self.ranks, self.pieces, channel);
-                    take(Own { round, transfer, complete: false });
+                    for channel in 0..self.cut.channels {
+                        take(Own { round, transfer: turned.hop(at, self.cut, channel), complete: false });
+                    }
                 }
             }
             if round == 0 {
-                let own = own_block(rank.0, self.pieces);
+                let own = self.cut.own_block(rank.0);
                 own.for_each(|transfer| take(Own { round, transfer, complete: false }));
             }
         }

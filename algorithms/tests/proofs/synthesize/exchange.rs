@@ -53,7 +53,7 @@ fn known_fabrics_are_at_their_optimum() {
         let found = found(&topology);
         let after = expected.split_once('.').map_or(0, |(_, after)| after.len());
         assert_eq!(format!("{:.after$}", found.rate().value() / 1e9), expected, "{name}: {}", found.share());
-        let (pieces, depth) = (found.schedule().partition.parts, found.depth());
+        let (pieces, depth) = (found.pieces(), found.depth());
         assert_eq!(found.form(), form, "{name}");
         assert!(pieces <= pieces_max && depth <= depth_max, "{name}: {pieces} pieces, {depth} hops");
         let counted = rate(found.schedule(), &topology.bundled()).expect("routes");
@@ -154,7 +154,7 @@ fn fewer_pieces_are_respected_and_cost_rate() {
     let mut before = Ratio::ZERO;
     for pieces_max in [1, 2, 16] {
         let found = exchange(&topology, &Options { pieces_max, ..Options::default() }).expect("an all-to-all");
-        assert!(found.schedule().partition.parts <= pieces_max && found.rate() >= before);
+        assert!(found.pieces() <= pieces_max && found.rate() >= before);
         before = found.rate();
     }
     // 16 blocks over 6 links are 3 on one of them.
