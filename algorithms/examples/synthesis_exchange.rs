@@ -68,7 +68,8 @@ fn machine(name: &str) -> Result<Topology, String> {
 fn show(name: &str, topology: &Topology, options: &Options, call_bytes: usize, slot_bytes: usize) {
     let name = std::path::Path::new(name).file_stem().map_or(name.into(), |name| name.to_string_lossy());
     let begun = Instant::now();
-    let bound = bounds::bound(topology, consort_algorithms::Collective::AllToAll, &bounds::Options::default());
+    let bound =
+        bounds::bound(topology, consort_algorithms::Collective::AllToAll, &bounds::Options::default());
     let bound_ms = begun.elapsed().as_secs_f64() * 1e3;
     let begun = Instant::now();
     let found = exchange(topology, options);
@@ -113,9 +114,20 @@ fn show(name: &str, topology: &Topology, options: &Options, call_bytes: usize, s
 }
 
 /// The part of the bound that the simulator gives a long call.
-fn simulated(schedule: &Schedule, topology: &Topology, bound: &bounds::Bound, call_bytes: usize, slot_bytes: usize) -> String {
+fn simulated(
+    schedule: &Schedule,
+    topology: &Topology,
+    bound: &bounds::Bound,
+    call_bytes: usize,
+    slot_bytes: usize,
+) -> String {
     let block_bytes = call_bytes / schedule.ranks as usize;
-    let options = simulate::Options { work: false, slot_bytes, messages_max: 1 << 16, ..simulate::Options::new(block_bytes) };
+    let options = simulate::Options {
+        work: false,
+        slot_bytes,
+        messages_max: 1 << 16,
+        ..simulate::Options::new(block_bytes)
+    };
     match simulate(schedule, topology, &options) {
         Ok(outcome) => format!("{:.3}", call_bytes as f64 / outcome.seconds() / bound.rate.value()),
         Err(_) => "-".into(),

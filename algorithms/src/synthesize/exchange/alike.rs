@@ -60,7 +60,8 @@ fn of_grid(ranks: u32, direct: &[Option<&Hop>], wires: &Wires, grid: &Grid) -> O
     }
     is_even(ranks, &steps, &mut classes, &size).then_some(())?;
     // What is no class has no hop.
-    let share = |class: usize| wires.capacity[class] as f64 * f64::from(size[class].max(1)) / f64::from(ranks);
+    let share =
+        |class: usize| wires.capacity[class] as f64 * f64::from(size[class].max(1)) / f64::from(ranks);
     let capacity = (0..size.len()).map(share).collect();
     let of_hop = steps.iter().map(|copies| copies[0].wires.iter().map(|wire| classes.of(*wire)).collect());
     let leaving = |by: u32| targets.iter().zip(0..).map(|(to, hop)| (grid.turn(*to, by), hop)).collect();

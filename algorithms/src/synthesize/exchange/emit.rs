@@ -34,7 +34,8 @@ impl Routed {
         let part = self.piece * u32::from(cut.channels) + u32::from(channel);
         let held = Place::Scratch(Chunk((from * cut.ranks + to) * cut.parts() + part));
         let source = if at == 0 { Place::Input(Chunk(to * cut.parts() + part)) } else { held };
-        let target = if at == self.over.len() { Place::Output(Chunk(from * cut.parts() + part)) } else { held };
+        let target =
+            if at == self.over.len() { Place::Output(Chunk(from * cut.parts() + part)) } else { held };
         copy(self.ends(at), channel, source, target)
     }
 }

@@ -123,7 +123,8 @@ impl Search {
         self.done.fill(false);
         self.best[from as usize] = (0.0, 0, from, 0);
         loop {
-            let open = (0..self.best.len()).filter(|rank| !self.done[*rank] && self.best[*rank].0 < f64::INFINITY);
+            let open =
+                (0..self.best.len()).filter(|rank| !self.done[*rank] && self.best[*rank].0 < f64::INFINITY);
             let nearer = |one: usize, other: usize| {
                 let (a, b) = (self.best[one], self.best[other]);
                 if (b.0, b.1) < (a.0, a.1) { other } else { one }

@@ -36,10 +36,14 @@ use pieces::{Divider, Division};
 use super::rate::rate;
 use crate::bounds::{self, Bound, Ratio};
 use crate::topology::Topology;
-use crate::{Collective, Regular, Schedule, whole};
+use crate::{Collective, Schedule, whole};
 
 /// Numbers of pieces that are tried.
 const PIECES: [u32; 10] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 16];
+/// Numbers of pieces that are near enough and whose rounds are compared.
+const ORDERS_MAX: u32 = 3;
+/// Rounds that take less than this part of the fullest wire's time are even.
+const EVEN: f64 = 1.03;
 
 /// How far to go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -230,9 +234,7 @@ impl Search<'_> {
         let ranks = self.topology.ranks();
         let wanted = self.bound.rate.value() / f64::from(ranks);
         let Some(Flow { at_most, pairs }) = flow::flow(hops, wanted, self.options.rounds) else { return };
-        let Some(division) = self.divide(hops, &pairs, wanted, at_most) else { return };
-        let routed = route(hops, &pairs, &division);
-        let pieces = division.pieces;
+        let Some((pieces, routed)) = self.divide(hops, &pairs, wanted, at_most) else { return };
         let cut = Cut { ranks, pieces, channels: self.options.channels };
         if let Some(grid) = grid {
             let turned = Turned::new(format!("exchange(turned, pieces={pieces})"), cut, grid, routed);
@@ -243,26 +245,36 @@ impl Search<'_> {
         }
     }
 
-    /// The division into the fewest pieces that is near what is possible, or the best one.
-    fn divide(&self, hops: &Hops, pairs: &[Pair], wanted: f64, at_most: f64) -> Option<Division> {
+    /// The fewest pieces that are near what is possible, in the load of wires and in that of rounds, or the best ones.
+    fn divide(&self, hops: &Hops, pairs: &[Pair], wanted: f64, at_most: f64) -> Option<(u32, Vec<Routed>)> {
         let divider = Divider::new(hops, pairs, wanted);
         let enough = at_most.min(1.0) * f64::from(self.options.enough) / 1000.0;
-        let mut best: Option<Division> = None;
+        let mut best: Option<(f64, Division)> = None;
+        let mut ordered: Option<(f64, u32, Vec<Routed>)> = None;
+        let mut orders = 0;
         for pieces in PIECES.into_iter().filter(|pieces| *pieces <= self.options.pieces_max) {
             let division = divider.divide(pieces);
-            if best.as_ref().is_none_or(|best| division.reached > best.reached) {
-                best = Some(division);
+            if division.reached >= enough {
+                let (time, routed) = route(hops, pairs, &division);
+                if ordered.as_ref().is_none_or(|(known, ..)| time * EVEN < *known) {
+                    ordered = Some((time, pieces, routed));
+                }
+                orders += 1;
             }
-            if best.as_ref().is_some_and(|best| best.reached >= enough) {
+            if best.as_ref().is_none_or(|(known, _)| division.reached > *known) {
+                best = Some((division.reached, division));
+            }
+            if orders == ORDERS_MAX || ordered.as_ref().is_some_and(|(time, ..)| *time < EVEN) {
                 break;
             }
         }
-        best
+        let routed = ordered.map(|(_, pieces, routed)| (pieces, routed));
+        routed.or_else(|| best.map(|(_, division)| (division.pieces, route(hops, pairs, &division).1)))
     }
 }
 
-/// The pieces with their ways and rounds, nearest successors first, so that no rank is the first target of all.
-fn route(hops: &Hops, pairs: &[Pair], division: &Division) -> Vec<Routed> {
+/// The pieces with their ways and rounds, and the time of the rounds as a part of the fullest wire's; nearest successors first, so that no rank is the first target of all.
+fn route(hops: &Hops, pairs: &[Pair], division: &Division) -> (f64, Vec<Routed>) {
     let ranks = hops.ranks() as u32;
     let mut all: Vec<(&Pair, u32, &[u32])> = Vec::new();
     for (pair, counts) in pairs.iter().zip(&division.counts) {
@@ -271,12 +283,12 @@ fn route(hops: &Hops, pairs: &[Pair], division: &Division) -> Vec<Routed> {
     }
     all.sort_by_key(|(pair, piece, _)| ((pair.to + ranks - pair.from) % ranks, *piece, pair.from));
     let ways: Vec<&[u32]> = all.iter().map(|(.., way)| *way).collect();
-    let rounds = order::rounds(hops, &ways);
+    let (time, rounds) = order::rounds(hops, &ways);
     let routed = |((pair, piece, way), rounds): ((&Pair, u32, &[u32]), Vec<u32>)| {
         let over = ranks_of(hops, pair.from, &way[..way.len() - 1]);
         Routed { from: pair.from, to: pair.to, piece, over, rounds }
     };
-    all.into_iter().zip(rounds).map(routed).collect()
+    (time, all.into_iter().zip(rounds).map(routed).collect())
 }
 
 /// The ranks to which hops lead from a rank on.

@@ -21,21 +21,27 @@ const NEAR: f64 = 1.02;
 /// More transfers than this are placed once, in the fewest rounds.
 const TRANSFERS_MAX: usize = 1 << 16;
 
-/// For each way, which are lists of hops, the round of each hop.
-pub(super) fn rounds(hops: &Hops, ways: &[&[u32]]) -> Vec<Vec<u32>> {
+/// For each way, which are lists of hops, the round of each hop; and the time of all rounds one after the other, as a part of the
+/// time that the fullest wire needs.
+pub(super) fn rounds(hops: &Hops, ways: &[&[u32]]) -> (f64, Vec<Vec<u32>>) {
     let depth = ways.iter().map(|way| way.len()).max().unwrap_or(1);
     let transfers: usize = ways.iter().map(|way| way.len()).sum();
-    let most = if depth == 1 || transfers > TRANSFERS_MAX { depth } else { 2 * depth + 2 };
-    let mut best: Option<(f64, Vec<Vec<u32>>)> = None;
+    let (most, passes) = match transfers {
+        _ if depth == 1 => (depth, 1),
+        many if many > TRANSFERS_MAX => (depth, 1),
+        few => (2 * depth + 2, (PLACES / few.max(1)).clamp(PASSES_MIN, PASSES_MAX)),
+    };
+    let mut best = (f64::INFINITY, Vec::new());
     for count in depth..=most {
-        let passes = (PLACES / transfers.max(1)).clamp(PASSES_MIN, PASSES_MAX);
-        let passes = if transfers > TRANSFERS_MAX { 1 } else { passes };
         let (time, rounds) = Order::new(hops, ways, count).run(passes);
-        if best.as_ref().is_none_or(|(known, _)| time * NEAR < *known) {
-            best = Some((time, rounds));
+        if time * NEAR < best.0 {
+            best = (time, rounds);
+        }
+        if best.0 < NEAR {
+            break;
         }
     }
-    best.map(|(_, rounds)| rounds).unwrap_or_default()
+    best
 }
 
 struct Order<'a> {
@@ -56,7 +62,13 @@ impl<'a> Order<'a> {
         }
         let fullest = whole.iter().copied().fold(0.0, f64::max);
         let unit = hops.capacity.iter().map(|capacity| count as f64 / (capacity * fullest)).collect();
-        Order { hops, ways, load: vec![vec![0.0; whole.len()]; count], unit, placed: vec![Vec::new(); ways.len()] }
+        Order {
+            hops,
+            ways,
+            load: vec![vec![0.0; whole.len()]; count],
+            unit,
+            placed: vec![Vec::new(); ways.len()],
+        }
     }
 
     /// The time of all rounds, as a part of the fullest wire's, and the rounds.
@@ -67,7 +79,7 @@ impl<'a> Order<'a> {
             let of_round = |load: &Vec<f64>| load.iter().copied().fold(0.0, f64::max);
             load.iter().map(of_round).sum::<f64>() / load.len() as f64
         };
-        let mut best: Option<(f64, Vec<Vec<u32>>)> = None;
+        let mut best = (f64::INFINITY, Vec::new());
         for pass in 0..passes {
             for &way in &order {
                 self.put(way, -1.0);
@@ -75,8 +87,8 @@ impl<'a> Order<'a> {
                 self.put(way, 1.0);
             }
             let now = time(&self.load);
-            if best.as_ref().is_none_or(|(known, _)| now < *known) {
-                best = Some((now, self.placed.clone()));
+            if now < best.0 {
+                best = (now, self.placed.clone());
             }
             // Another order each time, so that no early choice stays for ever.
             order.rotate_left((1 + pass * 7) % self.ways.len().max(1));
@@ -84,7 +96,7 @@ impl<'a> Order<'a> {
                 order.reverse();
             }
         }
-        best.unwrap_or_default()
+        best
     }
 
     fn put(&mut self, way: usize, times: f64) {

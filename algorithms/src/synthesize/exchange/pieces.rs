@@ -42,7 +42,8 @@ pub(super) struct Divider<'a> {
 impl<'a> Divider<'a> {
     pub(super) fn new(hops: &Hops, pairs: &'a [Pair], rate: f64) -> Divider<'a> {
         let uses = |hops_of: &[u32]| {
-            let mut wires: Vec<u32> = hops_of.iter().flat_map(|hop| &hops.wires[*hop as usize]).copied().collect();
+            let mut wires: Vec<u32> =
+                hops_of.iter().flat_map(|hop| &hops.wires[*hop as usize]).copied().collect();
             wires.sort_unstable();
             wires.chunk_by(|one, other| one == other).map(|same| (same[0], same.len() as f64)).collect()
         };

@@ -253,8 +253,10 @@ pub fn balance(bytes: &[u64]) -> Vec<Move> {
     order.sort_by_key(|at| (std::cmp::Reverse(bytes[*at]), *at));
     let mut goal = vec![each; bytes.len()];
     order.iter().take(more).for_each(|at| goal[*at] += 1);
-    let mut missing: Vec<(usize, u64)> =
-        (0..bytes.len()).map(|at| (at, goal[at].saturating_sub(bytes[at]))).filter(|(_, less)| *less > 0).collect();
+    let mut missing: Vec<(usize, u64)> = (0..bytes.len())
+        .map(|at| (at, goal[at].saturating_sub(bytes[at])))
+        .filter(|(_, less)| *less > 0)
+        .collect();
     missing.reverse();
     let mut moves = Vec::new();
     for from in 0..bytes.len() {

@@ -68,7 +68,9 @@ fn known_fabrics_are_at_their_optimum() {
 /// Proof and plan of one rank serve all, so that boxes by the hundred are proved.
 #[test]
 fn ranks_that_are_alike_are_proved_by_one() {
-    for name in ["torus-4x4x4", "hypercube-4", "dgx-h100-x16", "rail-only:boxes=12,box=dgx-a100", "torus:6x10"] {
+    for name in
+        ["torus-4x4x4", "hypercube-4", "dgx-h100-x16", "rail-only:boxes=12,box=dgx-a100", "torus:6x10"]
+    {
         let found = found(&fabric(name));
         let regular = found.regular().unwrap_or_else(|| panic!("{name} has ranks that are alike"));
         assert_eq!(&whole(regular), found.schedule(), "{name}");
@@ -93,8 +95,16 @@ fn random_machines_are_near_their_flow_and_never_above_the_bound() {
             none += 1;
             continue;
         };
-        assert!(found.rate() <= found.bound().rate, "{} beats its bound on\n{topology}", found.schedule().name);
-        assert_eq!(exchange(&topology, &Options::default()).as_ref(), Some(&found), "twice the same\n{topology}");
+        assert!(
+            found.rate() <= found.bound().rate,
+            "{} beats its bound on\n{topology}",
+            found.schedule().name
+        );
+        assert_eq!(
+            exchange(&topology, &Options::default()).as_ref(),
+            Some(&found),
+            "twice the same\n{topology}"
+        );
         prove(found.schedule());
         let bundled = topology.bundled();
         if let Ok(Some(straight)) = rate(&pairwise(topology.ranks()), &bundled) {
@@ -109,7 +119,10 @@ fn random_machines_are_near_their_flow_and_never_above_the_bound() {
         let simulated = f64::from(topology.ranks()) * f64::from(1 << 16) / seconds;
         assert!(simulated <= found.rate().value() * (1.0 + 1e-4), "simulated above its rate on\n{topology}");
     }
-    println!("{count} machines ({none} without ways): {:.4} of the flow on average, {least:.4} at least", sum / f64::from(count));
+    println!(
+        "{count} machines ({none} without ways): {:.4} of the flow on average, {least:.4} at least",
+        sum / f64::from(count)
+    );
     assert!(count > 100 && sum / f64::from(count) > 0.98 && least > 0.9, "{count}, {sum}, {least}");
 }
 
@@ -153,7 +166,8 @@ fn fewer_pieces_are_respected_and_cost_rate() {
     let topology = fabric("dgx-1");
     let mut before = Ratio::ZERO;
     for pieces_max in [1, 2, 16] {
-        let found = exchange(&topology, &Options { pieces_max, ..Options::default() }).expect("an all-to-all");
+        let found =
+            exchange(&topology, &Options { pieces_max, ..Options::default() }).expect("an all-to-all");
         assert!(found.pieces() <= pieces_max && found.rate() >= before);
         before = found.rate();
     }

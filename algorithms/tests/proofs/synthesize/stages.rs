@@ -84,7 +84,8 @@ fn balancing_moves_the_excess_and_no_more() {
         }
         let (least, most) = (after.iter().min(), after.iter().max());
         assert!(most.zip(least).is_none_or(|(most, least)| most - least <= 1), "{before:?}: {moves:?}");
-        let excess: u64 = before.iter().zip(&after).map(|(before, after)| before.saturating_sub(*after)).sum();
+        let excess: u64 =
+            before.iter().zip(&after).map(|(before, after)| before.saturating_sub(*after)).sum();
         assert_eq!(moves.iter().map(|moved| moved.bytes).sum::<u64>(), excess, "nothing moves twice");
         assert!(moves.len() < ranks.max(1), "{before:?}: {moves:?}");
     }
