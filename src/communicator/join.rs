@@ -9,6 +9,7 @@ use consort_memory::sync::AtomicBool;
 use super::{Communicator, Core, exchanged};
 use crate::Rank;
 use crate::planner::Planner;
+use consort_algorithms::hardware::BusId;
 use consort_control::bootstrap::{self, Hello, Launch, Table, UniqueId};
 use consort_control::membership::dial;
 use consort_control::membership::group::Group;
@@ -183,17 +184,14 @@ impl Communicator {
         Self::local_as(size, Settings::resolve(options)?, &|_, of| of)
     }
 
-    /// As [`Communicator::local_with`], of ranks that use the devices at these PCI addresses; of none the address may be unknown.
+    /// As [`Communicator::local_with`], of ranks that use the devices at these PCI addresses; what is no address is not known.
     ///
     /// # Errors
-    /// As [`Communicator::local_with`], and [`Error::InvalidArgument`] for what is no address.
+    /// As [`Communicator::local_with`].
     #[doc(hidden)]
     pub fn local_on(addresses: &[Option<String>], options: &Options) -> Result<Vec<Self>> {
-        let device = |address: &Option<String>| match address {
-            Some(address) => Ok(Settings::resolve(&options.clone().device_at(address))?.device),
-            None => Ok(None),
-        };
-        let devices: Vec<_> = addresses.iter().map(device).collect::<Result<_>>()?;
+        let device = |address: &Option<String>| address.as_deref()?.parse().ok();
+        let devices: Vec<Option<BusId>> = addresses.iter().map(device).collect();
         Self::local_as(addresses.len() as u32, Settings::resolve(options)?, &|rank, of| bootstrap::Member {
             device: devices[rank as usize],
             ..of
