@@ -1,11 +1,11 @@
 //! Schedules made for one machine: proved chunk by chunk, held against their bounds, and certified.
 
+mod boxes;
 mod certificates;
+mod exchange;
 mod greedy;
 mod packing;
-//! What is made for one machine: its rate beside the bound, its proof, and the same result twice.
-
-mod boxes;
+mod stages;
 mod trees;
 
 use consort_algorithms::topology::{Link, NodeId, Topology, parse, profile};
@@ -50,7 +50,4 @@ fn prove(schedule: &Schedule, what: &str) {
         lower_all(schedule, &LowerOptions { slots: 4 }).unwrap_or_else(|error| panic!("{what}: {error}"));
     verify(&plans).unwrap_or_else(|refusal| panic!("{what}: {refusal}"));
 }
-//! Schedules made for one machine: proved, held against their bounds, and certified.
 
-mod exchange;
-mod stages;
