@@ -20,15 +20,42 @@ use consort_algorithms::{Collective, Rank, Schedule, search};
 const COLLECTIVES: [Collective; 4] =
     [Collective::AllGather, Collective::ReduceScatter, Collective::Broadcast, Collective::Reduce];
 
+const COLUMNS: [&str; 16] = [
+    "machine",
+    "collective",
+    "provable GB/s",
+    "trees a root",
+    "trees",
+    "depth",
+    "GB/s",
+    "share",
+    "ring",
+    "hierarchical",
+    "rings searched",
+    "ms",
+    "simulated",
+    "slot KiB",
+    "copies",
+    "channels",
+];
+
 /// Bytes of the vector of a simulated call.
 const CALL_BYTES: u64 = 8 << 30;
 /// What is tried in the simulator: bytes of a slot, and how often the schedule runs side by side.
-const TRIED: [(usize, u16); 6] =
-    [(1 << 20, 1), (256 << 10, 1), (1 << 20, 4), (256 << 10, 4), (4 << 20, 2), (512 << 10, 8)];
+const TRIED: [(usize, u16); 8] = [
+    (1 << 20, 1),
+    (256 << 10, 1),
+    (1 << 20, 4),
+    (4 << 20, 1),
+    (4 << 20, 4),
+    (512 << 10, 8),
+    (2 << 20, 8),
+    (4 << 20, 8),
+];
+/// The most messages of a simulated call: all of them are run, none is extrapolated.
+const MESSAGES_MAX: u64 = 1 << 19;
 /// The most channels: enough that every tree has its own.
 const CHANNELS_MAX: u16 = 1024;
-/// The most transfers of a schedule that is copied.
-const TRANSFERS_MAX: usize = 1 << 18;
 
 fn main() {
     let (mut timed, mut few, mut names) = (false, false, Vec::new());
@@ -42,10 +69,7 @@ fn main() {
     if names.is_empty() {
         names = fabrics();
     }
-    println!(
-        "| machine | collective | provable GB/s | trees a root | trees | depth | GB/s | share | ring | hierarchical | rings searched | ms | simulated | slot KiB | copies | channels |"
-    );
-    println!("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
+    println!("| {} |\n|---|---|{}", COLUMNS.join(" | "), "---:|".repeat(COLUMNS.len() - 2));
     for name in names {
         match machine(&name) {
             Ok(topology) if topology.ranks() <= RANKS_MAX => show(&topology.bundled(), timed, few),
@@ -140,21 +164,18 @@ fn simulated(topology: &Topology, schedule: &Schedule) -> Option<(f64, usize, u1
     let blocks = collective.input_blocks(ranks).max(collective.output_blocks(ranks));
     let block_bytes = (CALL_BYTES / u64::from(blocks)) as usize;
     let most = rate(schedule, topology).ok()??.value();
-    let transfers: usize = schedule.rounds.iter().map(|round| round.transfers.len()).sum();
     let mut best: Option<(f64, usize, u16)> = None;
     for (slot_bytes, copies) in TRIED {
-        if copies > 1 && transfers * usize::from(copies) > TRANSFERS_MAX {
+        let pieces = u64::from(schedule.partition.parts) * u64::from(copies);
+        let slices = (block_bytes as u64).div_ceil(pieces).div_ceil(slot_bytes as u64);
+        // Pieces of one message are one transfer each.
+        if schedule.messages() as u64 * u64::from(copies) * slices > MESSAGES_MAX {
             continue;
         }
-        let options = simulate::Options {
-            slot_bytes,
-            work: false,
-            messages_max: 1 << 16,
-            ..simulate::Options::new(block_bytes)
-        };
+        let options = simulate::Options { slot_bytes, work: false, ..simulate::Options::new(block_bytes) };
         let outcome = simulate(&replicate(schedule, copies), topology, &options).ok()?;
         let bytes_s = block_bytes as f64 * f64::from(blocks) / outcome.seconds();
-        if best.is_none_or(|(other, ..)| bytes_s > other) {
+        if outcome.slices_run == outcome.slices && best.is_none_or(|(other, ..)| bytes_s > other) {
             best = Some((bytes_s, slot_bytes, copies));
         }
         if bytes_s >= 0.99 * most {

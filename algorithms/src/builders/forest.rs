@@ -67,3 +67,44 @@ pub fn forest(collective: Collective, trees: &[RootedTree]) -> Schedule {
         rounds,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::builders::proving::{proved, tally};
+
+    /// Two trees of each rank: a star with one piece, and a chain with `share`.
+    fn trees(ranks: u32, share: u32) -> Vec<RootedTree> {
+        let of = |root: u32| {
+            let star = (0..ranks).map(|rank| (rank != root).then_some(Rank(root))).collect();
+            let before = |rank: u32| Rank((rank + ranks - 1) % ranks);
+            let chain = (0..ranks).map(|rank| (rank != root).then(|| before(rank))).collect();
+            [
+                RootedTree { parents: star, share: 1, channel: 0 },
+                RootedTree { parents: chain, share, channel: 1 + (root % 2) as u16 },
+            ]
+        };
+        (0..ranks).flat_map(of).collect()
+    }
+
+    #[test]
+    fn every_forest_is_proved() {
+        for collective in [Collective::AllGather, Collective::ReduceScatter] {
+            for (ranks, share) in [(1, 1), (2, 1), (3, 2), (8, 1), (9, 3)] {
+                let schedule = forest(collective, &trees(ranks, share));
+                proved(&schedule, 4);
+                let counted = tally(&schedule);
+                assert_eq!(counted.messages, ranks * (ranks - 1) * (1 + share), "{collective} over {ranks}");
+                assert!(counted.depth < ranks.max(2), "{collective} over {ranks}");
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "carry [2, 1] pieces")]
+    fn roots_with_different_sums_are_refused() {
+        let mut all = trees(2, 1);
+        all.pop();
+        forest(Collective::AllGather, &all);
+    }
+}

@@ -16,6 +16,7 @@ mod split;
 mod spread;
 mod ways;
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::bounds::classes::Classes;
@@ -37,6 +38,9 @@ pub const TREES_MAX: u32 = 256;
 
 /// The numbers of trees of a root that are tried besides that of the optimum.
 pub const FEW: [u32; 4] = [1, 2, 4, 8];
+
+/// The most trees that are tried only to be shallow.
+const SHALLOW_MAX: u32 = 64;
 
 /// What bounds a packing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -157,6 +161,10 @@ impl Forest {
         trees.iter().map(channel).collect()
     }
 
+    fn is_better(&self, other: &Forest) -> bool {
+        (self.rate(), Reverse(self.depth())) > (other.rate(), Reverse(other.depth()))
+    }
+
     /// The most hops of any tree.
     pub fn depth(&self) -> u32 {
         self.trees.iter().map(Tree::depth).max().unwrap_or(0)
@@ -171,7 +179,7 @@ pub const fn is_defined(collective: Collective) -> bool {
     )
 }
 
-/// The fastest trees of `collective` on `topology`, and of equally fast ones the fewest of a root; none for other
+/// The fastest trees of `collective` on `topology`, of equally fast ones the shallowest, and of these the fewest of a root; none for other
 /// collectives, less than 2 or too many ranks, and machines on which a rank does not reach another.
 /// `root` is that of a broadcast or reduce.
 pub fn forest(topology: &Topology, collective: Collective, root: Rank, options: &Options) -> Option<Forest> {
@@ -179,7 +187,8 @@ pub fn forest(topology: &Topology, collective: Collective, root: Rank, options: 
     all.pop()
 }
 
-/// Trees of `collective`, from the fewest of a root to the fastest: each is faster than those with fewer.
+/// Trees of `collective`, from the fewest of a root to the fastest: each is faster than those with fewer, or as fast and
+/// shallower. Only a broadcast or reduce is tried with more trees than the optimum has, as these alone may be a chain.
 pub fn frontier(topology: &Topology, collective: Collective, root: Rank, options: &Options) -> Vec<Forest> {
     let Some(asked) = Asked::new(topology, collective, root, options) else { return Vec::new() };
     let most = options.trees_per_root_max.max(1);
@@ -189,10 +198,16 @@ pub fn frontier(topology: &Topology, collective: Collective, root: Rank, options
     counts.extend(optimal.is_none().then_some([16, 32, 64]).into_iter().flatten().filter(|few| *few <= most));
     counts.retain(|few| optimal.is_none_or(|optimal| *few < optimal));
     counts.extend(optimal);
+    if let Some(optimal) = optimal.filter(|_| asked.root.is_some()) {
+        // A root in a box can send each other rank of it a tree of its own.
+        let neighbours = topology.boxes().iter().map(|ranks| ranks.len() as u32 - 1).max().unwrap_or(1);
+        let more = [2, neighbours].map(|times| optimal.saturating_mul(times));
+        counts.extend(more.into_iter().filter(|more| *more > optimal && *more <= most.min(SHALLOW_MAX)));
+    }
     let mut found: Vec<Forest> = Vec::new();
     for trees in counts {
         if let Some(forest) = asked.forest(trees)
-            && found.last().is_none_or(|last| forest.rate() > last.rate())
+            && found.last().is_none_or(|last| forest.is_better(last))
         {
             found.push(forest);
         }
