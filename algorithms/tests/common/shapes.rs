@@ -1,5 +1,4 @@
-//! All-reduces for the simulator: hierarchical, double trees, rings that leave boxes everywhere, and a switch
-//! that folds.
+//! All-reduces for the simulator: hierarchical, double trees, and rings that leave boxes everywhere.
 
 use consort_algorithms::builders::{RingOptions, ring};
 use consort_algorithms::passes::interleave;
@@ -137,42 +136,6 @@ fn tree_parent(number: u32, count: u32) -> Option<u32> {
     let bit = number & number.wrapping_neg();
     let above = (number ^ bit) | bit << 1;
     Some(if above < count { above } else { number ^ bit })
-}
-
-/// The fold of a switch that aggregates, in two shots: a rank gets its part of a piece folded by the switch and
-/// gives it back for all; the next pieces are on their way meanwhile.
-pub(crate) fn two_shot(ranks: u32, pieces: u32) -> Schedule {
-    let chunk = |piece: u32, owner: u32| Chunk(piece * ranks + owner);
-    let pairs = || (0..ranks * ranks).map(|index| (index / ranks, index % ranks));
-    let folded = |chunk: Chunk| Place::Scratch(Chunk(chunk.0 + pieces * ranks));
-    let round = |number: u32| {
-        let piece = |delay: u32| number.checked_sub(delay).filter(|piece| *piece < pieces);
-        let mut transfers = Vec::new();
-        for (rank, owner) in pairs().filter(|_| piece(0).is_some()) {
-            let chunk = chunk(number, owner);
-            let held = Place::Scratch(chunk);
-            transfers.push(hop(rank, ranks, 0, Place::Input(chunk), held, (rank > 0).then_some(held)));
-        }
-        for owner in (0..ranks).filter(|_| piece(1).is_some()) {
-            let held = Place::Scratch(chunk(number - 1, owner));
-            transfers.push(hop(ranks, owner, 0, held, held, None));
-        }
-        for owner in (0..ranks).filter(|_| piece(2).is_some()) {
-            let chunk = chunk(number - 2, owner);
-            transfers.push(hop(owner, ranks, 0, Place::Scratch(chunk), folded(chunk), None));
-        }
-        for (rank, owner) in pairs().filter(|_| piece(3).is_some()) {
-            let chunk = chunk(number - 3, owner);
-            transfers.push(hop(ranks, rank, 0, folded(chunk), Place::Output(chunk), None));
-        }
-        Round { transfers }
-    };
-    all_reduce(
-        format!("two_shot({ranks}, {pieces})"),
-        ranks,
-        ranks * pieces,
-        (0..pieces + 3).map(round).collect(),
-    )
 }
 
 /// One ring a rank of a box, side by side; each leaves the boxes through another rank.
