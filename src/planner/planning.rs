@@ -420,6 +420,8 @@ impl Planning {
         }
         let slice = if self.machine.sockets {
             self.slice_of_messages(piece)
+        } else if self.is_found_ring(algorithm) {
+            piece
         } else {
             piece / self.slices(collective)
         };
@@ -450,7 +452,7 @@ impl Planning {
     pub(crate) fn is_wide(&self, algorithm: Algorithm) -> bool {
         // Where there are few ranks no algorithm has many peers.
         let few = self.machine.sockets && self.machine.ranks <= MESSAGE_RANKS_FEW;
-        algorithm.has_many_peers() && !few
+        algorithm.has_many_peers() && !few && !self.is_found_ring(algorithm)
     }
 
     /// Whether the cores of one host move everything.

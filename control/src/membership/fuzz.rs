@@ -26,6 +26,8 @@ fn table(size: u32) -> Vec<bootstrap::Member> {
         place: Place::default(),
         devices: false,
         hardware: Default::default(),
+        device: Default::default(),
+        graphs: Default::default(),
         unix: Vec::new(),
         tcp: vec![SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9)],
     };

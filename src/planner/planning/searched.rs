@@ -51,6 +51,8 @@ pub(in super::super) struct Found {
     /// Messages that are simulated for a price, as a multiple of those for others. A tree has few messages a slice and its stages
     /// fill slowly: after the number that others need it still looked up to 1.8 times as fast as it is.
     pub(super) patience: u64,
+    /// Whether it is made of rings: each rank has two peers a channel, and every piece passes all ranks.
+    pub(super) by_rings: bool,
 }
 
 /// Rings or trees.
@@ -94,6 +96,14 @@ impl Planning {
     /// cannot hold it.
     pub fn is_searched(&self, algorithm: Algorithm, collective: Collective) -> bool {
         algorithm.is_imported() && self.searched(collective).iter().any(|found| found.algorithm == algorithm)
+    }
+
+    /// Whether an algorithm is rings of the machine or of a file. Their slots are as long as those of one ring, and their pieces
+    /// travel whole where they fit: channels side by side keep a link full, and a cut only adds messages.
+    pub(super) fn is_found_ring(&self, algorithm: Algorithm) -> bool {
+        let Algorithm::Imported(of) = algorithm else { return false };
+        let sources = self.sources(algorithm, of.schedule().collective);
+        sources.iter().any(|source| matches!(source, Source::Rings | Source::FileRings))
     }
 
     /// Where an algorithm comes from, if it is one of rings or trees: lists of algorithms name it so.
