@@ -25,9 +25,9 @@ fn table(size: u32) -> Vec<bootstrap::Member> {
         cores: 2,
         place: Place::default(),
         devices: false,
+        device: None,
+        graphs: 0,
         hardware: Default::default(),
-        device: Default::default(),
-        graphs: Default::default(),
         unix: Vec::new(),
         tcp: vec![SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9)],
     };

@@ -51,8 +51,6 @@ pub(in super::super) struct Found {
     /// Messages that are simulated for a price, as a multiple of those for others. A tree has few messages a slice and its stages
     /// fill slowly: after the number that others need it still looked up to 1.8 times as fast as it is.
     pub(super) patience: u64,
-    /// Whether it is made of rings: each rank has two peers a channel, and every piece passes all ranks.
-    pub(super) by_rings: bool,
 }
 
 /// Rings or trees.

@@ -8,7 +8,7 @@ use consort_algorithms::synthesize::exchange::{Exchange, Form, Options, exchange
 use consort_algorithms::synthesize::rate;
 use consort_algorithms::topology::{Link, LinkId, Topology, profile};
 use consort_algorithms::{
-    LowerOptions, Rank, Regular, Schedule, lower_all, lower_one, verify, verify_regular, whole,
+    LowerOptions, Rank, Schedule, lower_all, lower_one, verify, verify_regular, whole,
 };
 
 use crate::bounds::fabric;

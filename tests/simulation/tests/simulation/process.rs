@@ -161,6 +161,8 @@ impl Process {
             cores: 64,
             place: Place::default(),
             devices: false,
+            device: None,
+            graphs: 0,
             hardware: Default::default(),
             unix: Vec::new(),
             tcp: vec![control_address(self.rank)],

@@ -81,6 +81,7 @@ fn blaming(guilty: Guilty) -> Option<Arc<Report>> {
         waited: millis(1000),
         guilty,
         verdict: String::new(),
+        graph: None,
         ranks: Vec::new(),
     }))
 }
