@@ -180,7 +180,7 @@ pub(crate) fn way(
     let at =
         |of_ranks: &[(usize, usize)], rank| of_ranks.iter().find(|(of, _)| *of == rank).map(|(_, at)| *at);
     let (one, of_one) = gpu(from)?;
-    let (composed, gpus) = if host_of[from] == host_of[to] {
+    let (composed, gpus) = if host_of.get(from)? == host_of.get(to)? {
         let gpus = one.gpus();
         let ends = (*gpus.get(at(&of_one, from)?)?, *gpus.get(at(&of_one, to)?)?);
         (one, ends)

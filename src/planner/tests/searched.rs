@@ -40,7 +40,7 @@ fn rooted_collectives_have_what_is_found_from_each_root() {
     for collective in [Collective::Broadcast, Collective::Reduce] {
         let all = found(&boxes, collective);
         let sources: Vec<Source> = all.iter().flat_map(|(_, sources)| sources.clone()).collect();
-        assert_eq!(sources, [Source::Rings, Source::Trees], "{collective}");
+        assert_eq!(sources, [Source::Rings, Source::Trees, Source::Made], "{collective}");
         for (algorithm, sources) in all {
             let base = pairs(algorithm, collective, ranks, 0);
             for root in [3, 15] {
@@ -50,6 +50,8 @@ fn rooted_collectives_have_what_is_found_from_each_root() {
                 let of_root = pairs(turned, collective, ranks, root);
                 match sources[..] {
                     [Source::Trees] => assert_eq!(of_root, base, "the same trees from {root}"),
+                    // Trees for another root are others.
+                    [Source::Made] => assert!(!of_root.is_empty()),
                     // The hop into the root is the one that carries nothing.
                     _ => assert!(of_root.len().abs_diff(base.len()) <= 16, "{of_root:?} {base:?}"),
                 }
@@ -72,7 +74,7 @@ fn what_is_found_is_named_by_where_it_comes_from() {
         all.into_iter().map(|algorithm| planning.sources(algorithm, Collective::AllReduce)).collect()
     };
     assert_eq!(sources(&restricted("found-trees")), [[Source::Trees]]);
-    let without = sources(&restricted("^found-trees,found-rings"));
+    let without = sources(&restricted("^found-trees,found-rings,made"));
     assert!(without.len() > 1 && without.iter().all(Vec::is_empty));
     let none = restricted("all_reduce:file-rings").candidates(Collective::AllReduce).expect_err("no file");
     assert!(none.to_string().contains("found-trees"), "{none}");
