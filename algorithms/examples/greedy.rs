@@ -4,7 +4,7 @@
 //! `cargo run --release -p consort-algorithms --example greedy -- [--broken N] [--seed N] [--channels N] PROFILE|FILE...`: with
 //! `--broken`, one link in N is left out, both ways.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use consort_algorithms::simulate::{self, simulate};
@@ -54,13 +54,10 @@ fn without(whole: &Topology, random: &mut Random, times: usize) -> Topology {
     for node in whole.nodes() {
         rest.add_node(node.name.clone(), node.kind);
     }
-    let mut broken = BTreeSet::new();
+    let mut broken = BTreeMap::new();
     for link in whole.links() {
         let pair = (link.from.min(link.to), link.from.max(link.to));
-        if random.one_in(times) {
-            broken.insert(pair);
-        }
-        if !broken.contains(&pair) {
+        if !*broken.entry(pair).or_insert_with(|| random.one_in(times)) {
             rest.add_link(*link);
         }
     }

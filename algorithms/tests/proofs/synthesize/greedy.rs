@@ -77,13 +77,10 @@ fn damaged(topology: &Topology, random: &mut Random, times: usize) -> Topology {
     for node in topology.nodes() {
         rest.add_node(node.name.clone(), node.kind);
     }
-    let mut broken = std::collections::BTreeSet::new();
+    let mut broken = std::collections::BTreeMap::new();
     for link in topology.links() {
         let pair = (link.from.min(link.to), link.from.max(link.to));
-        if random.one_in(times) {
-            broken.insert(pair);
-        }
-        if !broken.contains(&pair) {
+        if !*broken.entry(pair).or_insert_with(|| random.one_in(times)) {
             rest.add_link(*link);
         }
     }
