@@ -1,8 +1,8 @@
-//! Prints, for machines, the share of the bound that greedy schedules reach, by their bytes on each wire and in the simulator, and
-//! the time in which they were found.
+//! Prints, for machines, the share of the bound that greedy schedules reach, by their bytes on each wire and in the
+//! simulator, and the time in which they were found.
 //!
-//! `cargo run --release -p consort-algorithms --example greedy -- [--broken N] [--seed N] [--channels N] PROFILE|FILE...`: with
-//! `--broken`, one link in N is left out, both ways.
+//! `cargo run --release -p consort-algorithms --example greedy -- [--broken N] [--seed N] [--channels N]
+//! PROFILE|FILE...`: with `--broken`, one link in N is left out, both ways.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

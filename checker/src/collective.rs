@@ -29,8 +29,8 @@ impl Collective {
         if matches!(self.0, "all_gather" | "all_to_all") { ranks } else { 1 }
     }
 
-    /// The input chunk that chunk `chunk` of the output of `rank` must be, and the rank whose; without one it is the fold of
-    /// every rank's. Each block is cut into `parts` chunks.
+    /// The input chunk that chunk `chunk` of the output of `rank` must be, and the rank whose; without one it is the
+    /// fold of every rank's. Each block is cut into `parts` chunks.
     pub(crate) fn required(self, rank: u32, chunk: u32, root: u32, parts: u32) -> (u32, Option<u32>) {
         let (block, piece) = (chunk / parts, chunk % parts);
         match self.0 {

@@ -1,7 +1,7 @@
 //! The chunks on each link and limit, and the rate that follows.
 //!
-//! Invariant: a pair's chunks travel the one route that the certificate gives it, a path of links that passes no rank unless the
-//! machine's ranks relay. Absent: time.
+//! Invariant: a pair's chunks travel the one route that the certificate gives it, a path of links that passes no rank
+//! unless the machine's ranks relay. Absent: time.
 
 use std::collections::BTreeMap;
 
@@ -35,12 +35,11 @@ pub(crate) fn rate(certificate: &Certificate, network: &Network) -> Result<Fract
     let mut least: Option<Fraction> = None;
     for arc in &network.arcs {
         let Some(&chunks) = loads.get(&arc.part) else { continue };
-        // It is absent where it is far above all that can be compared.
-        let Some(rate) = arc.capacity.checked_mul(vector).and_then(|above| Fraction::new(above, chunks))
-        else {
-            continue;
-        };
-        if least.is_none_or(|least| rate.is_below(least).unwrap_or(false)) {
+        let rate = arc.capacity.checked_mul(vector).and_then(|above| Fraction::new(above, chunks));
+        let less =
+            rate.and_then(|rate| Some((rate, least.map_or(Some(true), |least| rate.is_below(least))?)));
+        let (rate, is_less) = less.ok_or_else(|| Refused { line: None, what: "too large a rate".into() })?;
+        if is_less {
             least = Some(rate);
         }
     }

@@ -1,8 +1,8 @@
 //! The machine as a network of flows.
 //!
-//! A rank is three nodes: itself, the node where its links begin and the node where they end. What it sends goes from itself to
-//! where its links begin, within its limit of injection; what comes to it goes from where its links end to itself, within its limit of
-//! ejection. Where ranks relay, bytes also pass from where links end to where they begin.
+//! A rank is three nodes: itself, the node where its links begin and the node where they end. What it sends goes from
+//! itself to where its links begin, within its limit of injection; what comes to it goes from where its links end to
+//! itself, within its limit of ejection. Where ranks relay, bytes also pass from where links end to where they begin.
 
 use crate::parse::{Certificate, Kind, Part, Side, begin};
 

@@ -1,7 +1,7 @@
 //! A certificate's lines as values.
 //!
-//! Invariant: numbers of nodes, links and ranks that are named exist, and counts are small enough that no sum of them overflows.
-//! Absent: meaning, but for that.
+//! Invariant: numbers of nodes, links and ranks that are named exist, and counts are small enough that no sum of them
+//! overflows. Absent: meaning, but for that.
 
 use std::collections::BTreeMap;
 

@@ -1,11 +1,11 @@
 //! The schedule, run with what each chunk is made of in the place of numbers.
 //!
-//! A value is an input chunk's number and the set of ranks whose contributions are in it, each once. All transfers of a round read
-//! what was there before it, and a rank's place takes part in one write of a round. A switch that folds takes all that arrives in
-//! the order of the list.
+//! A value is an input chunk's number and the set of ranks whose contributions are in it, each once. All transfers of
+//! a round read what was there before it, and a rank's place takes part in one write of a round. A switch that folds
+//! takes all that arrives in the order of the list.
 //!
-//! Invariant: each input chunk is folded with contributions to the same chunk, at most once; a place is read after it was written;
-//! inputs are not written. Absent: slots, and which rank waits for which.
+//! Invariant: each input chunk is folded with contributions to the same chunk, at most once; a place is read after it
+//! was written; inputs are not written. Absent: slots, and which rank waits for which.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;

@@ -7,8 +7,8 @@ use super::network::Network;
 use crate::Rank;
 use crate::topology::{LinkId, NodeId};
 
-/// A set of nodes. A rank with a limit has three parts, each on one of the sides: itself, where what it sends has passed its
-/// limit and meets its links, and where what comes to it has left its links and not passed its limit.
+/// A set of nodes. A rank with a limit has three parts, each on one of the sides: itself, where what it sends has
+/// passed its limit and meets its links, and where what comes to it has left its links and not passed its limit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Side {
     /// Its nodes, in the order of their numbers.

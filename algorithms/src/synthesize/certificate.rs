@@ -1,5 +1,5 @@
-//! Certificates: a schedule with its machine, its rate and its bound, as a text that a program without any code of this library
-//! can check.
+//! Certificates: a schedule with its machine, its rate and its bound, as a text that a program without any code of
+//! this library can check.
 //!
 //! The lines, in this order; numbers are decimal, words are separated by blanks:
 //!
@@ -22,8 +22,8 @@
 //! | `share N D` | the rate through the bound |
 //! | `end` | nothing was lost |
 //!
-//! Invariant: a text has all that its claims follow from. Absent: latencies, and the verifier's proof of plans; both are about more
-//! than rates.
+//! Invariant: a text has all that its claims follow from. Absent: latencies, and the verifier's proof of plans; both
+//! are about more than rates.
 
 use std::collections::BTreeSet;
 use std::error::Error;

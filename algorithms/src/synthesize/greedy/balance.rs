@@ -1,8 +1,10 @@
 //! Trees with less on the wire that needs most time.
 //!
-//! A rank that gets a chunk over the fullest link gets it from another rank instead, over links that stay emptier than that one was.
+//! A rank that gets a chunk over the fullest link gets it from another rank instead, over links that stay emptier than
+//! that one was.
 //!
-//! Invariant: trees stay trees, and the time of the fullest link never grows. Absent: the order in time, which is found anew.
+//! Invariant: trees stay trees, and the time of the fullest link never grows. Absent: the order in time, which is
+//! found anew.
 
 use std::collections::BTreeSet;
 
@@ -23,8 +25,8 @@ pub(super) fn loads(wires: &Wires, parents: &Parents) -> Vec<u64> {
     loads
 }
 
-/// Moves chunks away from the fullest links until that helps no more, or `looks` edges were looked at; gives how many were. Beside the
-/// trees the links carry what is in `others`.
+/// Moves chunks away from the fullest links until that helps no more, or `looks` edges were looked at; gives how many
+/// were. Beside the trees the links carry what is in `others`.
 pub(super) fn balance(wires: &Wires, parents: &mut Parents, others: &[u64], looks: u64) -> u64 {
     let mut moving = Moving::new(wires, parents);
     moving.loads.iter_mut().zip(others).for_each(|(load, other)| *load += other);
@@ -86,8 +88,8 @@ impl<'a> Moving<'a> {
         true
     }
 
-    /// Another edge over which a rank can get a chunk, so that what it occupies takes less time than `most`: the one that takes
-    /// least.
+    /// Another edge over which a rank can get a chunk, so that what it occupies takes less time than `most`: the one
+    /// that takes least.
     fn other(&mut self, chunk: u32, rank: u32, most: u64) -> Option<u32> {
         let old = &self.wires.edges[self.parents[chunk as usize][rank as usize]? as usize].uses;
         let mut best: Option<(u64, u32)> = None;

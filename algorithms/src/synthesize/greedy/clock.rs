@@ -1,10 +1,12 @@
 //! Time that passes over links: which edge may start next, and when a chunk has arrived.
 //!
-//! Source: W. Won et al., "TACOS: Topology-Aware Collective Algorithm Synthesizer for Distributed Machine Learning", MICRO 2024,
-//! which fills the links of a graph unrolled in time, step by step. There a link carries one chunk at a time; here a route of several
-//! links does, and each of its links is free again after its own time, so that one slow link does not block the fast ones beside it.
+//! Source: W. Won et al., "TACOS: Topology-Aware Collective Algorithm Synthesizer for Distributed Machine Learning",
+//! MICRO 2024, which fills the links of a graph unrolled in time, step by step. There a link carries one chunk at a
+//! time; here a route of several links does, and each of its links is free again after its own time, so that one slow
+//! link does not block the fast ones beside it.
 //!
-//! Invariant: time is whole; what happens at one time is taken in the order of numbers. Absent: which chunk is worth sending.
+//! Invariant: time is whole; what happens at one time is taken in the order of numbers. Absent: which chunk is worth
+//! sending.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};

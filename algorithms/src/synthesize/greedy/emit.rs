@@ -1,7 +1,8 @@
 //! Trees in time as the rounds of a schedule.
 //!
-//! Each distinct start is a round, and of a fold each distinct end, backwards. A chunk's tree has one channel, and no other chunk touches its places; so the streams of a rank
-//! run side by side, as many as there are channels, and the slices of a long call follow each other in each.
+//! Each distinct start is a round, and of a fold each distinct end, backwards. A chunk's tree has one channel, and no
+//! other chunk touches its places; so the streams of a rank run side by side, as many as there are channels, and the
+//! slices of a long call follow each other in each.
 //!
 //! Fold order: what arrives first, in each rank; arriving value first.
 
@@ -81,7 +82,8 @@ impl Emit {
         }
         let mut held: BTreeMap<(u32, u32), Place> = BTreeMap::new();
         let mut timed = Vec::with_capacity(steps.len());
-        // A fold reads what was there before its round: what arrives at one time for one place is folded in rounds of its own.
+        // A fold reads what was there before its round: what arrives at one time for one place is folded in rounds of
+        // its own.
         let mut arrived: BTreeMap<(u32, u32), (u64, u32)> = BTreeMap::new();
         for (time, &Step { edge, chunk, .. }) in order {
             // Backwards: what was the end of the edge sends.

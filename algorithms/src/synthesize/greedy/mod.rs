@@ -1,16 +1,17 @@
-//! Greedy schedules for any machine on which every rank reaches every other, however odd: time is unrolled, and each link takes, whenever
-//! it is free, a chunk that its end lacks.
+//! Greedy schedules for any machine on which every rank reaches every other, however odd: time is unrolled, and each
+//! link takes, whenever it is free, a chunk that its end lacks.
 //!
-//! For groups of any size, parts of a machine, and machines with broken links, GPUs or adapters. What it finds is not optimal; how far
-//! it is from what is possible comes with it.
+//! For groups of any size, parts of a machine, and machines with broken links, GPUs or adapters. What it finds is not
+//! optimal; how far it is from what is possible comes with it.
 //!
-//! Source: W. Won et al., "TACOS: Topology-Aware Collective Algorithm Synthesizer for Distributed Machine Learning", MICRO 2024;
-//! folds are spreads with every link turned round, backwards in time, as there. Added here: links that routes share, a second copy
-//! over slow links only where no fast one brings it ([`spread`]), and the moves of [`balance`]. Cost: the trees of an all-gather take
-//! `n (n - 1) pieces` chunks; some hundred edges are looked at for each.
+//! Source: W. Won et al., "TACOS: Topology-Aware Collective Algorithm Synthesizer for Distributed Machine Learning",
+//! MICRO 2024; folds are spreads with every link turned round, backwards in time, as there. Added here: links that
+//! routes share, a second copy over slow links only where no fast one brings it ([`spread`]), and the moves of
+//! [`balance`]. Cost: the trees of an all-gather take `n (n - 1) pieces` chunks; some hundred edges are looked at for
+//! each.
 //!
-//! Invariant: the work is bounded by counted looks at edges, and numbers decide everything: the same topology gives the same schedule.
-//! Absent: latency, and aggregating switches.
+//! Invariant: the work is bounded by counted looks at edges, and numbers decide everything: the same topology gives
+//! the same schedule. Absent: latency, and aggregating switches.
 
 mod balance;
 mod clock;
@@ -69,10 +70,11 @@ impl Greedy {
     }
 }
 
-/// The schedule of `collective` on `topology`; `root` is the machine's rank that is the root, and rank 0 of the schedule.
+/// The schedule of `collective` on `topology`; `root` is the machine's rank that is the root, and rank 0 of the
+/// schedule.
 ///
-/// None for fewer than 2 or more than [`RANKS_MAX`] ranks, a root that is no rank, a message between two ranks, or a machine on which a
-/// rank does not reach another that it must.
+/// None for fewer than 2 or more than [`RANKS_MAX`] ranks, a root that is no rank, a message between two ranks, or a
+/// machine on which a rank does not reach another that it must.
 pub fn schedule(
     topology: &Topology,
     collective: Collective,
@@ -190,8 +192,8 @@ struct Tries<'a> {
 }
 
 impl Tries<'_> {
-    /// The best trees that are found: those whose fullest link needs the least time for each byte, then those of fewer pieces.
-    /// There are `pieces` pieces, or as many as are best.
+    /// The best trees that are found: those whose fullest link needs the least time for each byte, then those of fewer
+    /// pieces. There are `pieces` pieces, or as many as are best.
     fn best(&self, wires: &Wires, pieces: Option<u32>) -> Found {
         let ranks = wires.ranks;
         let most = self.options.pieces_max.clamp(1, 1 << 8);
@@ -214,7 +216,9 @@ impl Tries<'_> {
             let origins = origins(self.collective, ranks, pieces);
             let (mut parents, looked) = spread::spread(wires, &origins, Way { slower, turn });
             left = left.saturating_sub(looked);
-            left = left.saturating_sub(balance::balance(wires, &mut parents, &[], left));
+            // What a try found is balanced even if the tries are at their end.
+            let looks = left.max(self.options.looks_max / 4);
+            left = left.saturating_sub(balance::balance(wires, &mut parents, &[], looks));
             let fullest = balance::fullest(wires, &parents);
             let is_better = |best: &Found| {
                 u128::from(fullest) * u128::from(best.pieces) < u128::from(best.fullest) * u128::from(pieces)
@@ -243,7 +247,7 @@ fn exchange(
         goal.zip(reached).is_some_and(|(goal, reached)| reached >= goal)
     };
     while pieces <= options.pieces_max.max(1) && (best.is_none() || (left > 0 && !is_good(&best))) {
-        let found = pairs::paths(wires, collective, pieces)?;
+        let found = pairs::paths(wires, collective, pieces, options.looks_max)?;
         left = left.saturating_sub(found.looked);
         let is_better = |(other, best): &(u32, pairs::Paths)| {
             u128::from(found.fullest) * u128::from(*other) < u128::from(best.fullest) * u128::from(pieces)

@@ -1,10 +1,10 @@
 //! Blocks of their own from rank to rank: all-to-all, gather and scatter.
 //!
-//! Each block takes the path over ranks that is least in the way of those before it: a link is the longer the more already passes it.
-//! Then all paths are chosen again, each beside all others.
+//! Each block takes the path over ranks that is least in the way of those before it: a link is the longer the more
+//! already passes it. Then all paths are chosen again, each beside all others.
 //!
-//! Invariant: a block has one path, and scratch places of its own on the ranks between. Absent: splitting a block over several paths,
-//! but for the pieces that the schedule cuts it into.
+//! Invariant: a block has one path, and scratch places of its own on the ranks between. Absent: splitting a block over
+//! several paths, but for the pieces that the schedule cuts it into.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -25,7 +25,7 @@ struct Message {
     path: Vec<u32>,
 }
 
-/// Paths of all messages of a collective, each block in `pieces` pieces; none where a rank is not reached.
+/// Paths of all messages of a collective.
 pub(super) struct Paths {
     messages: Vec<Message>,
     /// The time units that the fullest link needs.
@@ -34,7 +34,9 @@ pub(super) struct Paths {
     pub(super) looked: u64,
 }
 
-pub(super) fn paths(wires: &Wires, collective: Collective, pieces: u32) -> Option<Paths> {
+/// The paths of `collective`, each block in `pieces` pieces; they are chosen once, and again until `looks` edges were
+/// looked at. None where a rank is not reached.
+pub(super) fn paths(wires: &Wires, collective: Collective, pieces: u32, looks: u64) -> Option<Paths> {
     let ranks = wires.ranks;
     let mut messages = Vec::new();
     for (distance, from, piece) in (1..ranks)
@@ -53,7 +55,10 @@ pub(super) fn paths(wires: &Wires, collective: Collective, pieces: u32) -> Optio
     let mut loads = vec![0u64; wires.times.len()];
     let mut looked = 0;
     let mut best: Option<Paths> = None;
-    for _ in 0..PASSES {
+    for pass in 0..PASSES {
+        if pass > 0 && looked >= looks {
+            break;
+        }
         for message in &mut messages {
             let Message { from, to, path, .. } = message;
             for &edge in path.iter() {
@@ -73,7 +78,8 @@ pub(super) fn paths(wires: &Wires, collective: Collective, pieces: u32) -> Optio
     best.map(|best| Paths { looked, ..best })
 }
 
-/// The path of least cost: an edge costs the sum over its links of the time of one more chunk, times how full they are then.
+/// The path of least cost: an edge costs the sum over its links of the time of one more chunk, times how full they are
+/// then.
 fn nearest(wires: &Wires, loads: &[u64], from: u32, to: u32, looked: &mut u64) -> Option<Vec<u32>> {
     let mut known: Vec<(u128, Option<u32>)> = vec![(u128::MAX, None); wires.ranks as usize];
     known[from as usize].0 = 0;

@@ -1,11 +1,12 @@
 //! Every chunk from the rank that has it to all others: each becomes a tree.
 //!
-//! An edge that is free takes the chunk with the fewest copies that its end lacks. A slow edge takes none that the end could have over
-//! faster ones, if it is slow enough: then each chunk enters a box once, over whichever adapter is free first.
+//! An edge that is free takes the chunk with the fewest copies that its end lacks. A slow edge takes none that the end
+//! could have over faster ones, if it is slow enough: then each chunk enters a box once, over whichever adapter is
+//! free first.
 //!
-//! Source: as [`clock`](super::clock), and for the fewest copies first J. Huang et al., "Communication Algorithm-Architecture
-//! Co-Design for Distributed Deep Learning" (MultiTree), ISCA 2021, whose trees grow level by level in turn. Invariant: a rank gets
-//! each chunk once. Absent: places and rounds.
+//! Source: as [`clock`](super::clock), and for the fewest copies first J. Huang et al., "Communication
+//! Algorithm-Architecture Co-Design for Distributed Deep Learning" (MultiTree), ISCA 2021, whose trees grow level by
+//! level in turn. Invariant: a rank gets each chunk once. Absent: places and rounds.
 
 use std::collections::BTreeMap;
 
@@ -93,8 +94,8 @@ pub(super) fn has_groups(wires: &Wires, slower: u64) -> bool {
     levels(wires, &[], slower).values().any(groups)
 }
 
-/// For each power of two among the times of edges the groups of ranks that edges join both ways, each at least `slower` times as
-/// fast.
+/// For each power of two among the times of edges the groups of ranks that edges join both ways, each at least
+/// `slower` times as fast.
 fn levels(wires: &Wires, origins: &[u32], slower: u64) -> BTreeMap<u32, Level> {
     let mut fastest: BTreeMap<(u32, u32), u64> = BTreeMap::new();
     for edge in &wires.edges {

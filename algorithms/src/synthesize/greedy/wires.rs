@@ -1,14 +1,15 @@
 //! What one rank can send to another, and what that occupies.
 //!
-//! Invariant: bytes between two ranks travel the one route that the topology gives them; pairs whose routes share a link, or that
-//! end at one rank with a limit, share what that carries. A pair whose route passes a rank is left out: that rank can keep the bytes and
-//! send them on. Absent: latency.
+//! Invariant: bytes between two ranks travel the one route that the topology gives them; pairs whose routes share a
+//! link, or that end at one rank with a limit, share what that carries. A pair whose route passes a rank is left out:
+//! that rank can keep the bytes and send them on. Absent: latency.
 
 use crate::Rank;
 use crate::bounds::Ratio;
 use crate::topology::{NodeId, NodeKind, Routes, Topology};
 
-/// Time units that a chunk takes on the fastest link. It has many divisors, so that the times of common links are exact.
+/// Time units that a chunk takes on the fastest link. It has many divisors, so that the times of common links are
+/// exact.
 const UNIT: u128 = 5040;
 
 /// A pair of ranks.
@@ -99,8 +100,8 @@ impl Wires {
         Wires::of(self.ranks, self.units, self.times.clone(), self.edges.iter().map(turn).collect())
     }
 
-    /// The rate of a vector of `chunks` chunks that keeps the fullest link for `time` units, in bytes a second; a little less
-    /// where a link's time was rounded.
+    /// The rate of a vector of `chunks` chunks that keeps the fullest link for `time` units, in bytes a second; a
+    /// little less where a link's time was rounded.
     pub(super) fn rate(&self, chunks: u32, time: u64) -> Ratio {
         Ratio::new(self.units * u128::from(chunks), u128::from(time.max(1)))
     }

@@ -1,5 +1,5 @@
-//! The checker, which shares no code with the library, accepts certificates of the library's schedules, and refuses them with any one
-//! thing changed.
+//! The checker, which shares no code with the library, accepts certificates of the library's schedules, and refuses
+//! them with any one thing changed.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Greedy schedules of random and damaged machines: always there where ranks reach each other, proved, and never above the bound.
+//! Greedy schedules of random and damaged machines: always there where ranks reach each other, proved, and never above
+//! the bound.
 
 use consort_algorithms::synthesize::greedy::{Greedy, Options, schedule};
 use consort_algorithms::synthesize::rate;
