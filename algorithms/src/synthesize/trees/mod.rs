@@ -19,6 +19,7 @@ mod wires;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use crate::bounds::{self, Ratio, bound};
 use crate::builders::{SpanningTree, spanning_trees};
@@ -105,7 +106,7 @@ pub fn frontier(topology: &Topology, options: &Options) -> Vec<Trees> {
     let Some(packing) = Packing::new(topology) else { return found };
     let most = options.steps.min(STEPS_PAIR * packing.wires.pairs.len() as u64);
     for (counts, part) in COUNTS {
-        let counts = counts.iter().copied().filter(|count| *count <= options.trees_max);
+        let counts = counts.filter(|count| *count <= options.trees_max);
         let known = found.last().map_or(Ratio::ZERO, |trees| trees.rate);
         if counts.clone().next().is_none() || known >= packing.most() {
             break;
@@ -117,13 +118,8 @@ pub fn frontier(topology: &Topology, options: &Options) -> Vec<Trees> {
 }
 
 /// Numbers of trees that are tried, for each step of the frontier, and the part of all steps that it takes.
-const COUNTS: [(&[usize], u64); 5] = [
-    (&[1], 16),
-    (&[2], 16),
-    (&[3, 4], 8),
-    (&[5, 6, 7, 8], 4),
-    (&[10, 12, 14, 15, 16, 20, 21, 24, 28, 30, 32, 40, 42, 48, 56, 60, 63, 64], 2),
-];
+const COUNTS: [(RangeInclusive<usize>, u64); 5] =
+    [(1..=1, 16), (2..=2, 16), (3..=4, 8), (5..=8, 4), (9..=64, 2)];
 /// Exchanges that are looked at for each pair of ranks, at most.
 const STEPS_PAIR: u64 = 20_000;
 /// Goals that are tried for a number of trees, at most.
