@@ -1,6 +1,16 @@
-//! Prints, for machines, what all-to-alls reach that are made for them, beside what is provable and what known algorithms reach.
+//! Prints, for machines, what all-to-alls reach that are made for them, beside what is provable and what known
+//! algorithms reach.
 //!
-//! `cargo run --release -p consort-algorithms --example synthesis_exchange -- [--pieces N] [--block BYTES] [--slot BYTES] PROFILE|FILE...`
+//! `cargo run --release -p consort-algorithms --example synthesis_exchange -- [OPTION NUMBER]... PROFILE|FILE...`
+//!
+//! | option | number |
+//! |---|---|
+//! | `--pieces` | the most pieces of a block that take ways of their own |
+//! | `--rounds` | rounds of the flow |
+//! | `--channels` | channels of the schedule |
+//! | `--buffer` | bytes of a rank's send buffer in the simulator (1 GiB) |
+//! | `--slot` | bytes of a slot in the simulator (256 KiB) |
+//! | `--stages` | times the stages of an exchange of unequal counts between so many boxes |
 
 use std::time::Instant;
 
@@ -16,7 +26,8 @@ fn main() {
     let (mut call_bytes, mut slot_bytes) = (1usize << 30, 256usize << 10);
     let mut words = std::env::args().skip(1);
     println!(
-        "| machine | ranks | bound | exact | flow at most | emitted | share | form | pieces | depth | channels | simulated | pairwise | simulated | hierarchical | simulated | ms, bound | ms |"
+        "| machine | ranks | bound | exact | flow at most | emitted | share | form | pieces | depth | channels \
+         | simulated | pairwise | simulated | hierarchical | simulated | ms, bound | ms |"
     );
     println!("|---|---:|---:|---|---:|---:|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
     while let Some(word) = words.next() {
@@ -26,7 +37,7 @@ fn main() {
             "--rounds" => options.rounds = number() as u32,
             "--channels" => options.channels = number() as u16,
             "--stages" => time_stages(number()),
-            "--block" => call_bytes = number(),
+            "--buffer" => call_bytes = number(),
             "--slot" => slot_bytes = number(),
             name => match machine(name) {
                 Ok(topology) => show(name, &topology.bundled(), &options, call_bytes, slot_bytes),

@@ -1,18 +1,23 @@
 //! Machines on which all ranks are alike: the ways from rank 0 serve every rank, turned to its place.
 //!
-//! The ranks are a grid of some dimensions, numbered with the first one fastest, and a turn moves all of them by the same distance
-//! along each. Where turns map routes to routes, wires fall into classes that turns mix evenly: the `n` turned copies of a way load
-//! every wire of a class equally. So a class is one wire of the flow that leaves rank 0, with the class's share of a rank as its
-//! capacity. Tori, hypercubes, rings, meshes, equal boxes on rails are such machines.
+//! The ranks are a grid of some dimensions, numbered with the first one fastest, and a turn moves all of them by the
+//! same distance along each. Where turns map routes to routes, wires fall into classes that turns mix evenly: the `n`
+//! turned copies of a way load every wire of a class equally. So a class is one wire of the flow that leaves rank 0,
+//! with the class's share of a rank as its capacity. Tori, hypercubes, rings, meshes, equal boxes on rails are such
+//! machines.
 //!
-//! Invariant: the claim is checked wire by wire for the grid that is used; a machine that only looks alike is refused. Absent:
-//! symmetries that move no rank along a grid.
+//! Invariant: the claim is checked wire by wire for the grid that is used; a machine that only looks alike is
+//! refused. Absent: symmetries that move no rank along a grid.
 
 use super::grid::Grid;
 use super::hops::{Hop, Hops, Wires};
 
 /// The hops of rank 0 that stand for all, with the grid along which they are turned; none where ranks differ.
 pub(super) fn alike(ranks: u32, all: &[Hop], wires: &Wires) -> Option<(Grid, Hops)> {
+    if wires.are_limited() && all.iter().any(|hop| hop.relayed) {
+        // Bytes that a rank relays do not count at its limits, those that it forwards do.
+        return None;
+    }
     // Hops over a third rank are two hops; of two equal ways the lower link number decides, which turns do not keep.
     let mut direct: Vec<Option<&Hop>> = vec![None; (ranks * ranks) as usize];
     for hop in all.iter().filter(|hop| !hop.relayed) {

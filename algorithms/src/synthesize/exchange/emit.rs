@@ -1,10 +1,10 @@
 //! Transfers of blocks whose pieces take ways of their own.
 //!
-//! Every piece is cut once more into a part for each channel. So each channel carries the whole exchange, with rounds as even as
-//! those of one, and channels fill each other's waits.
+//! Every piece is cut once more into a part for each channel. So each channel carries the whole exchange, with rounds
+//! as even as those of one, and channels fill each other's waits.
 //!
-//! Invariant: the hops of a way are in rising rounds; between them a part lies in a scratch place that only it uses, and it stays
-//! on its channel. Absent: choice of ways.
+//! Invariant: the hops of a way are in rising rounds; between them a part lies in a scratch place that only it uses,
+//! and it stays on its channel. Absent: choice of ways.
 
 use crate::{Channel, Chunk, Collective, Partition, Place, Rank, Round, Schedule, Transfer};
 

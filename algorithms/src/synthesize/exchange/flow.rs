@@ -1,13 +1,15 @@
-//! How much all pairs of ranks can exchange at once over hops, and ways that carry nearly as much, by multiplicative weights.
+//! How much all pairs of ranks can exchange at once over hops, and ways that carry nearly as much, by multiplicative
+//! weights.
 //!
-//! Every wire has a length. Each pair takes the shortest way again and again, and what it loads becomes longer. The lengths approach
-//! those of the dual of the maximum concurrent flow: whatever they are, `sum of capacity * length / sum of distances` is at least
-//! the flow. The ways that were taken are what rounding chooses from.
+//! Every wire has a length. Each pair takes the shortest way again and again, and what it loads becomes longer. The
+//! lengths approach those of the dual of the maximum concurrent flow: whatever they are, `sum of capacity * length /
+//! sum of distances` is at least the flow. The ways that were taken are what rounding chooses from.
 //!
-//! Source: N. Garg and J. Könemann, "Faster and simpler algorithms for multicommodity flow" (1998); L. Fleischer, "Approximating
-//! fractional multicommodity flow independent of the number of commodities" (2000), whose phases these rounds are. Invariant: only
-//! additions, multiplications, divisions and comparisons of floating point in one order, so that every machine finds the same.
-//! Absent: exactness. The rate of what is made of the ways is counted in whole numbers.
+//! Source: N. Garg and J. Könemann, "Faster and simpler algorithms for multicommodity flow" (1998); L. Fleischer,
+//! "Approximating fractional multicommodity flow independent of the number of commodities" (2000), whose phases these
+//! rounds are. Invariant: only additions, multiplications, divisions and comparisons of floating point in one order,
+//! so that every machine finds the same. Absent: exactness. The rate of what is made of the ways is counted in whole
+//! numbers.
 
 use super::hops::Hops;
 

@@ -1,7 +1,7 @@
 //! Grids of ranks, and turning them.
 //!
-//! Invariant: ranks are numbered with the first dimension fastest; a turn moves all of them by the same distance along each
-//! dimension, around its end. Absent: machines.
+//! Invariant: ranks are numbered with the first dimension fastest; a turn moves all of them by the same distance
+//! along each dimension, around its end. Absent: machines.
 
 /// More grids than this are not listed.
 const GRIDS_MAX: usize = 512;

@@ -1,10 +1,10 @@
 //! What ranks send each other directly, and the wires that these hops share.
 //!
-//! A pair's bytes travel on one route. A block that is cut into pieces can take several ways all the same: each piece goes from
-//! rank to rank, every hop on its route. So a flow that a schedule can carry is one in the graph of hops.
+//! A pair's bytes travel on one route. A block that is cut into pieces can take several ways all the same: each piece
+//! goes from rank to rank, every hop on its route. So a flow that a schedule can carry is one in the graph of hops.
 //!
-//! Invariant: a wire is a link, or the limit of what leaves or enters a rank, as [`rate`](super::super::rate()) counts them; hops
-//! name the wires that they load. Absent: time.
+//! Invariant: a wire is a link, or the limit of what leaves or enters a rank, as [`rate`](super::super::rate())
+//! counts them; hops name the wires that they load. Absent: time.
 
 use std::collections::BTreeMap;
 
@@ -65,6 +65,11 @@ impl Wires {
         };
         let (leaving, entering) = (limits(false), limits(true));
         Wires { capacity, leaving, entering }
+    }
+
+    /// Whether any rank has a limit.
+    pub(super) fn are_limited(&self) -> bool {
+        self.leaving.iter().chain(&self.entering).any(Option::is_some)
     }
 
     fn of(&self, from: u32, to: u32, route: &[LinkId]) -> Vec<u32> {

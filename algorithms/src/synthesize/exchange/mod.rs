@@ -7,12 +7,12 @@
 //! 3. on machines whose ranks are alike the flow out of one rank, turned to the others;
 //! 4. the flow of all pairs.
 //!
-//! A flow is divided into few pieces of a block ([`Options::pieces_max`]), each of which takes one way from rank to rank.
-//! Exchanges whose counts differ are put in order by [`stages`].
+//! A flow is divided into few pieces of a block ([`Options::pieces_max`]), each of which takes one way from rank to
+//! rank. Exchanges whose counts differ are put in order by [`stages`].
 //!
-//! Invariant: the same topology and options give the same schedule; its [`rate`](Exchange::rate) is counted on the emitted transfers
-//! in whole numbers, with links between the same nodes as one ([`Topology::bundled`]). Absent: latency, but for the smallest number
-//! of pieces and of hops that is near enough.
+//! Invariant: the same topology and options give the same schedule; its [`rate`](Exchange::rate) is counted on the
+//! emitted transfers in whole numbers, with links between the same nodes as one ([`Topology::bundled`]). Absent:
+//! latency, but for the smallest number of pieces and of hops that is near enough.
 
 mod alike;
 mod emit;
@@ -128,8 +128,8 @@ impl Exchange {
         self.rate.value() / self.bound.rate.value()
     }
 
-    /// What no schedule whose hops take the routes of the topology exceeds, in bytes a second, up to rounding; none where the flow
-    /// was not computed.
+    /// What no schedule whose hops take the routes of the topology exceeds, in bytes a second, up to rounding; none
+    /// where the flow was not computed. Where ranks are alike, a route over a third rank counts as two hops.
     pub fn at_most(&self) -> Option<f64> {
         self.at_most.map(|part| part.min(1.0) * self.bound.rate.value())
     }
@@ -150,8 +150,8 @@ impl Exchange {
     }
 }
 
-/// The best all-to-all that is found for `topology`; none for fewer than two ranks, where a rank is not reached, and where no block
-/// goes straight on a machine of more than [`Options::ranks_max`] ranks.
+/// The best all-to-all that is found for `topology`; none for fewer than two ranks, where a rank is not reached, and
+/// where no block goes straight on a machine of more than [`Options::ranks_max`] ranks.
 ///
 /// # Panics
 ///
@@ -273,7 +273,8 @@ impl Search<'_> {
     }
 }
 
-/// The pieces with their ways and rounds, and the time of the rounds as a part of the fullest wire's; nearest successors first, so that no rank is the first target of all.
+/// The pieces with their ways and rounds, and the time of the rounds as a part of the fullest wire's; nearest
+/// successors first, so that no rank is the first target of all.
 fn route(hops: &Hops, pairs: &[Pair], division: &Division) -> (f64, Vec<Routed>) {
     let ranks = hops.ranks() as u32;
     let mut all: Vec<(&Pair, u32, &[u32])> = Vec::new();

@@ -1,11 +1,11 @@
 //! The rounds of hops, so that every round loads the wires alike.
 //!
-//! A rank goes on to its next round when what it sends and receives in this one has passed. So a round takes as long as its fullest
-//! wire, and wires are busy all the time where each has the same load in every round. A hop may wait for a later round; the
-//! number of rounds is the smallest that is near the best of those tried.
+//! A rank goes on to its next round when what it sends and receives in this one has passed. So a round takes as long
+//! as its fullest wire, and wires are busy all the time where each has the same load in every round. A hop may wait
+//! for a later round; the number of rounds is the smallest that is near the best of those tried.
 //!
-//! Invariant: hops of a way are in rising rounds; floating point as in [`pieces`](super::pieces). Absent: channels, whose lanes run
-//! side by side and fill what is left.
+//! Invariant: hops of a way are in rising rounds; floating point as in [`pieces`](super::pieces). Absent: channels,
+//! whose lanes run side by side and fill what is left.
 
 use super::hops::Hops;
 use super::pieces::power;
@@ -21,8 +21,8 @@ const NEAR: f64 = 1.02;
 /// More transfers than this are placed once, in the fewest rounds.
 const TRANSFERS_MAX: usize = 1 << 16;
 
-/// For each way, which are lists of hops, the round of each hop; and the time of all rounds one after the other, as a part of the
-/// time that the fullest wire needs.
+/// For each way, which are lists of hops, the round of each hop; and the time of all rounds one after the other, as a
+/// part of the time that the fullest wire needs.
 pub(super) fn rounds(hops: &Hops, ways: &[&[u32]]) -> (f64, Vec<Vec<u32>>) {
     let depth = ways.iter().map(|way| way.len()).max().unwrap_or(1);
     let transfers: usize = ways.iter().map(|way| way.len()).sum();

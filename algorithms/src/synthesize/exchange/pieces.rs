@@ -1,11 +1,12 @@
 //! Flows rounded to pieces: every pair's block is cut into the same number of pieces, and each piece takes one way.
 //!
-//! Pieces begin as the flow divides them, by largest remainders. Then single pieces move to other ways of their pair while that makes
-//! the sum of `(load / capacity)^k` smaller, for growing `k`, so that full wires weigh more and more.
+//! Pieces begin as the flow divides them, by largest remainders. Then single pieces move to other ways of their pair
+//! while that makes the sum of `(load / capacity)^k` smaller, for growing `k`, so that full wires weigh more and
+//! more.
 //!
-//! Source: the potential is that of B. Awerbuch, Y. Azar, S. Plotkin and others for routing on line (1993), with powers for
-//! exponentials. Invariant: sums and products of floating point in one order; `2^i`-th powers by squaring; ties go to the way
-//! with fewer hops, then to the earlier one. Absent: ways that the flow did not take.
+//! Source: the potential is that of B. Awerbuch, Y. Azar, S. Plotkin and others for routing on line (1993), with
+//! powers for exponentials. Invariant: sums and products of floating point in one order; `2^i`-th powers by squaring;
+//! ties go to the way with fewer hops, then to the earlier one. Absent: ways that the flow did not take.
 
 use super::flow::Pair;
 use super::hops::Hops;

@@ -1,16 +1,16 @@
 //! Exchanges of unequal counts between boxes, in stages in which every box sends to one other and receives from one.
 //!
-//! A box sends as fast as its adapters go only while they are busy and no receiver is shared. So the bytes between boxes are taken
-//! apart into one-to-one stages; the sum of their lengths is the larger of the most that a box sends and the most that one
-//! receives, which no order of messages undercuts. Inside a box the bytes of a stage are spread evenly over its ranks first
-//! ([`balance`]), so that every adapter carries the same.
+//! A box sends as fast as its adapters go only while they are busy and no receiver is shared. So the bytes between
+//! boxes are taken apart into one-to-one stages; the sum of their lengths is the larger of the most that a box sends
+//! and the most that one receives, which no order of messages undercuts. Inside a box the bytes of a stage are spread
+//! evenly over its ranks first ([`balance`]), so that every adapter carries the same.
 //!
-//! Source: G. Birkhoff, "Tres observaciones sobre el algebra lineal" (1946), for the decomposition; "FAST: an efficient scheduler
-//! for all-to-all GPU communication" (arXiv 2505.09764) for its use between boxes. Cost: at most one stage for each entry of the
-//! filled-up matrix, `b^2`; each takes one augmenting path, `b^2 / 64` words.
+//! Source: G. Birkhoff, "Tres observaciones sobre el algebra lineal" (1946), for the decomposition; "FAST: an
+//! efficient scheduler for all-to-all GPU communication" (arXiv 2505.09764) for its use between boxes. Cost: at most
+//! one stage for each entry of the filled-up matrix, `b^2`; each takes one augmenting path, `b^2 / 64` words.
 //!
-//! Invariant: whole numbers; the same matrix gives the same stages. Absent: what travels within a box, whose rows and columns of the
-//! matrix are ignored.
+//! Invariant: whole numbers; the same matrix gives the same stages. Absent: what travels within a box, whose rows and
+//! columns of the matrix are ignored.
 
 /// What one box sends to another in a stage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,8 +49,8 @@ fn sum(mut values: impl Iterator<Item = u64>) -> u64 {
     values.try_fold(0u64, u64::checked_add).expect("what a box sends or receives fits 64 bits")
 }
 
-/// The stages of an exchange; `matrix[from][to]` are the bytes from one box to another, and those of a box to itself are ignored.
-/// The lengths add up to [`makespan`]. Long stages come first.
+/// The stages of an exchange; `matrix[from][to]` are the bytes from one box to another, and those of a box to itself
+/// are ignored. The lengths add up to [`makespan`]. Long stages come first.
 ///
 /// # Panics
 ///
@@ -76,7 +76,8 @@ pub fn stages(matrix: &[Vec<u64>]) -> Vec<Stage> {
     stages
 }
 
-/// What is not in a stage yet. All rows and columns have one sum: what is missing is filled up with bytes that are not sent.
+/// What is not in a stage yet. All rows and columns have one sum: what is missing is filled up with bytes that are
+/// not sent.
 struct Left {
     boxes: usize,
     /// With what fills up.
@@ -117,7 +118,8 @@ impl Left {
         self.all.iter().copied().max().unwrap_or(0)
     }
 
-    /// The stage of a complete matching, as long as its smallest entry; entries that fall below the floor leave the matching.
+    /// The stage of a complete matching, as long as its smallest entry; entries that fall below the floor leave the
+    /// matching.
     fn take(&mut self, matching: &mut Matching, floor: u64) -> Stage {
         let at = |row: usize, matching: &Matching| row * self.boxes + matching.column_of[row] as usize;
         let length = (0..self.boxes).map(|row| self.all[at(row, matching)]).min().unwrap_or(0);
@@ -242,8 +244,8 @@ pub struct Move {
     pub bytes: u64,
 }
 
-/// The moves after which all ranks of a box have equally many of the bytes (up to one): as few bytes as possible move, from those
-/// that have too many to those that have too few, in the order of their numbers.
+/// The moves after which all ranks of a box have equally many of the bytes (up to one): as few bytes as possible
+/// move, from those that have too many to those that have too few, in the order of their numbers.
 pub fn balance(bytes: &[u64]) -> Vec<Move> {
     let all: u128 = bytes.iter().map(|bytes| u128::from(*bytes)).sum();
     let ranks = bytes.len().max(1) as u128;

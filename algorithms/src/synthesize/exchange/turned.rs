@@ -30,11 +30,11 @@ impl Turned {
         Turned::new("exchange(direct)".into(), cut, Grid(vec![ranks]), (1..ranks).map(way).collect())
     }
 
-    /// Over boxes of `per_box` consecutive ranks: first within the box to the rank on the target's rail (that of equal number in its
-    /// box), then along the rail.
+    /// Over boxes of `per_box` consecutive ranks: first within the box to the rank on the target's rail (that of
+    /// equal number in its box), then along the rail.
     ///
-    /// Source: NVIDIA, NCCL 2.12 ("PXN"), 2022, and C. Hwang et al., "Tutel", arXiv 2206.03382 (2DH). All blocks of a box for one
-    /// other rank pass one adapter, whose rail ends at that rank.
+    /// Source: NVIDIA, NCCL 2.12 ("PXN"), 2022, and C. Hwang et al., "Tutel", arXiv 2206.03382 (2DH). All blocks of a
+    /// box for one other rank pass one adapter, whose rail ends at that rank.
     pub(super) fn rails(boxes: u32, per_box: u32, channels: u16) -> Turned {
         let ranks = boxes * per_box;
         let way = |to: u32| {

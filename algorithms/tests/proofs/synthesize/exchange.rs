@@ -1,5 +1,5 @@
-//! All-to-alls that are made for a machine: at the published optimum on known fabrics, near the flow on random and damaged ones,
-//! never above the bound, proved, and the same twice.
+//! All-to-alls that are made for a machine: at the published optimum on known fabrics, near the flow on random and
+//! damaged ones, never above the bound, proved, and the same twice.
 
 use consort_algorithms::bounds::Ratio;
 use consort_algorithms::builders::pairwise;
@@ -17,7 +17,8 @@ use crate::common::{Random, seed};
 
 /// A fabric, the optimum in GB/s as it is published, how it is reached, the most pieces of a block, and the most hops.
 ///
-/// Sources as in the table of bounds. That of MI250 is known as a bound alone; the schedule shows that it is the optimum.
+/// Sources as in the table of bounds. That of MI250 is known as a bound alone; the schedule shows that it is the
+/// optimum.
 const TABLE: [(&str, &str, Form, u32, u32); 15] = [
     ("dgx-1", "75.0", Form::Flow, 8, 4),
     ("amd-hive-ring", "2.0", Form::Turned, 2, 2),
