@@ -87,8 +87,8 @@ pub enum Region {
         /// The channel.
         channel: Channel,
     },
-    /// The same buffer of all ranks of a group at once: a load folds the members' bytes in an order of the switch's own,
-    /// which may differ from call to call; a store reaches all of them. An NVLink switch or an aggregating switch
+    /// The same buffer of all ranks of a group at once: a load folds the members' bytes in an order of the switch's
+    /// own, which may differ from call to call; a store reaches all of them. An NVLink switch or an aggregating switch
     /// implements it.
     Group {
         /// Index into [`Plan::groups`].

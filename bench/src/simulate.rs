@@ -29,8 +29,9 @@ use crate::sizes::{Step, Sweep, human, parse_size};
 
 /// Prints what every algorithm of a collective should take on a machine, and draws it beside measurements.
 ///
-/// Times are the planner's prices; `*` marks its choice. On DGX machines NCCL's own model is printed too, and drawn with the bound and
-/// the best of NCCL's schedules on the same wires. With --against nccl: how the planner's choices compare with these, as Markdown.
+/// Times are the planner's prices; `*` marks its choice. On DGX machines NCCL's own model is printed too, and drawn
+/// with the bound and the best of NCCL's schedules on the same wires. With --against nccl: how the planner's choices
+/// compare with these, as Markdown.
 #[derive(Parser, Debug)]
 #[command(name = "collbench simulate", bin_name = "collbench simulate", max_term_width = 110)]
 struct Arguments {
@@ -71,8 +72,8 @@ struct Arguments {
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
 
-    /// Compares the planner's choices with NCCL's schedules on the machines of --machines and --boxes, for one collective or for all
-    /// that NCCL has
+    /// Compares the planner's choices with NCCL's schedules on the machines of --machines and --boxes, for one
+    /// collective or for all that NCCL has
     #[arg(long, value_name = "RIVAL", value_parser = ["nccl"], conflicts_with_all = ["topology", "ranks", "measured", "chart"])]
     against: Option<String>,
 

@@ -1,12 +1,12 @@
 //! Collectives through the aggregating switch of every box, and trees between the boxes.
 //!
 //! Sources: B. Klenk, N. Jiang, G. Thorson and L. Dennison, "An in-network architecture for accelerating
-//! shared-memory multiprocessor collectives", ISCA 2020; NVIDIA, NCCL at commit 5067397c, `src/device/all_reduce.h` (NVLS
-//! and NVLSTree) and `src/graph/connect.cc` (`connectNvls`: a tree over the boxes for each head, the second of two trees
-//! on odd channels).
+//! shared-memory multiprocessor collectives", ISCA 2020; NVIDIA, NCCL at commit 5067397c, `src/device/all_reduce.h`
+//! (NVLS and NVLSTree) and `src/graph/connect.cc` (`connectNvls`: a tree over the boxes for each head, the second of
+//! two trees on odd channels).
 //!
-//! Every rank is the head of one piece a channel. It loads the piece from all ranks of its box, folded by the switch, and
-//! stores it to all of them by multicast; between the two the heads of equal number exchange over a tree of boxes.
+//! Every rank is the head of one piece a channel. It loads the piece from all ranks of its box, folded by the switch,
+//! and stores it to all of them by multicast; between the two the heads of equal number exchange over a tree of boxes.
 //!
 //! Cost over `b` boxes of `g` ranks, with `M` the bytes of the largest buffer:
 //!
@@ -16,7 +16,8 @@
 //! | all-gather, one box | 2 | `M/g` | `M` |
 //! | reduce-scatter, one box | 2 | `M` | `M/g` |
 //!
-//! Between boxes a head's tree carries `2 M/g` in and out of an adapter from 4 boxes on (in each of the two trees half).
+//! Between boxes a head's tree carries `2 M/g` in and out of an adapter from 4 boxes on (in each of the two trees
+//! half).
 //!
 //! Channels come in fours, since a lane takes its messages one after the other: loads, folded pieces upwards, results
 //! downwards, stores. So the next slice is loaded while the one before is on its way between boxes.
@@ -24,8 +25,8 @@
 //! Fold order: a switch folds its ports from the left in their order, then come the sums of the boxes below, the lower
 //! box's first. A real switch keeps no order, and its bits differ between calls.
 //!
-//! Invariant: a switch has scratch places only. Deliberately absent: what real switches refuse (groups, operators, element
-//! types), and all-gather and reduce-scatter over several boxes.
+//! Invariant: a switch has scratch places only. Deliberately absent: what real switches refuse (groups, operators,
+//! element types), and all-gather and reduce-scatter over several boxes.
 
 use super::box_tree::parent;
 use super::hierarchical::one_rank;

@@ -2,13 +2,14 @@
 //!
 //! Source: NCCL at commit 5067397c, `src/graph/connect.cc`: `connectRings` (a ring of each search channel through all
 //! boxes; with `crossNic` 2 every second box runs the ring of its neighbour, so that no rail is crossed),
-//! `connectTrees` (`ncclGetDtree`: the second of two trees on the second half of the channels), `ncclTopoPostset` (twice
-//! the channels that the search finds); `src/transport/nvls.cc` (`NVLS_NCHANNELS_SM90`).
+//! `connectTrees` (`ncclGetDtree`: the second of two trees on the second half of the channels), `ncclTopoPostset`
+//! (twice the channels that the search finds); `src/transport/nvls.cc` (`NVLS_NCHANNELS_SM90`).
 //!
-//! Invariant: a schedule is made by the builders that the library has, and proved as theirs are. Where the search's result
-//! depends on the machine's buses, the better one for NCCL is taken: both children of a tree come to the rank that has
-//! the channel's adapter, so that no tree crosses rails. Deliberately absent: CollNet, PAT (one rank a box), the copies of
-//! buffers that are not registered, the second slice of a chunk that is under way at the same time, and graphs of files.
+//! Invariant: a schedule is made by the builders that the library has, and proved as theirs are. Where the search's
+//! result depends on the machine's buses, the better one for NCCL is taken: both children of a tree come to the rank
+//! that has the channel's adapter, so that no tree crosses rails. Deliberately absent: CollNet, PAT (one rank a box),
+//! the copies of buffers that are not registered, the second slice of a chunk that is under way at the same time, and
+//! graphs of files.
 
 use crate::builders::{OrderedRing, SpanningTree, double_tree_parent, rings, spanning_trees, switched};
 use crate::simulate::nccl_model::{Algorithm, Generation, Machine};
@@ -88,8 +89,8 @@ pub fn schedule(
     Some(Schedule { name, ..made })
 }
 
-/// All ranks in the order of a search channel's ring: it enters an even box at the channel's adapter and leaves it at that
-/// of its partner, with which it changes places in odd boxes.
+/// All ranks in the order of a search channel's ring: it enters an even box at the channel's adapter and leaves it at
+/// that of its partner, with which it changes places in odd boxes.
 fn ring(channel: u32, boxes: u32, per_box: u32) -> Vec<Rank> {
     let first = channel % per_box;
     let partner = if first ^ 1 < per_box { first ^ 1 } else { first };

@@ -1,13 +1,13 @@
 //! What NCCL's schedules take on a machine of any number of boxes.
 //!
-//! What is run: up to [`RING_BOXES`] boxes a ring and up to [`TREE_BOXES`] a tree, all messages of the first slices. What is
-//! continued in a straight line, from two runs each:
-//! - *over boxes*: every box more adds to a ring the same rounds of messages of the same length. Every level more adds to a
-//!   tree the same hops, which the first slices show; what a box carries a slice is the same from 4 boxes on;
+//! What is run: up to [`RING_BOXES`] boxes a ring and up to [`TREE_BOXES`] a tree, all messages of the first slices.
+//! What is continued in a straight line, from two runs each:
+//! - *over boxes*: every box more adds to a ring the same rounds of messages of the same length. Every level more adds
+//!   to a tree the same hops, which the first slices show; what a box carries a slice is the same from 4 boxes on;
 //! - *over slices*: from [`LONG_SLICES`] on every slice adds the same time.
 //!
-//! Invariant: the same call has the same price, whatever was asked before; tests compare continued prices with those of whole
-//! runs. Absent: machines whose boxes differ.
+//! Invariant: the same call has the same price, whatever was asked before; tests compare continued prices with those of
+//! whole runs. Absent: machines whose boxes differ.
 
 use std::collections::BTreeMap;
 
@@ -121,8 +121,8 @@ impl<'a> Prices<'a> {
         self.all(call).into_iter().min_by(|one, other| one.seconds.total_cmp(&other.seconds))
     }
 
-    /// The least seconds of our own schedule through the switches of the boxes, over lengths of slots; none where they do
-    /// not fold or the collective does not go through them. Switches keep no order, so no call is run so.
+    /// The least seconds of our own schedule through the switches of the boxes, over lengths of slots; none where they
+    /// do not fold or the collective does not go through them. Switches keep no order, so no call is run so.
     pub fn switched(&mut self, call: &Call) -> Option<f64> {
         let (algorithm, machine) = if call.boxes == 1 {
             (Algorithm::Nvls, (self.fleet.nccl)(1))

@@ -1,7 +1,7 @@
 //! NCCL's protocols on the wires of a topology: what they send besides the bytes, what a message costs, how long it is.
 //!
-//! Invariant: figures are NCCL's, each with its source; wires and the work of ranks are the topology's, of which a
-//! protocol takes a share. Absent: what a GPU's threads can copy, which costs every protocol some bandwidth.
+//! Invariant: figures are NCCL's, each with its source; a protocol takes its share of the
+//! topology's wires and of the work of ranks. Absent: what a GPU's threads can copy, which costs every protocol some bandwidth.
 
 use crate::Collective;
 use crate::simulate::nccl_model::{Algorithm, Protocol};
@@ -72,9 +72,10 @@ const STEPS: u32 = 8;
 
 /// The slots of each channel.
 ///
-/// Source: NCCL at commit 5067397c, `src/init.cc` (`computeBuffSizes`: 512 KiB for LL, 4,915,200 bytes for LL128, 4 MiB for
-/// Simple), `src/include/device.h` (`NCCL_STEPS`), `src/include/collectives.h` (`ALLREDUCE_SLICESTEPS` and its like: a
-/// message of rings by Simple is 2 of 8 steps, but 1 for broadcast and reduce) and `src/enqueue.cc` (`calcCollChunking`).
+/// Source: NCCL at commit 5067397c, `src/init.cc` (`computeBuffSizes`: 512 KiB for LL, 4,915,200 bytes for LL128, 4 MiB
+/// for Simple), `src/include/device.h` (`NCCL_STEPS`), `src/include/collectives.h` (`ALLREDUCE_SLICESTEPS` and its
+/// like: a message of rings by Simple is 2 of 8 steps, but 1 for broadcast and reduce) and `src/enqueue.cc`
+/// (`calcCollChunking`).
 pub fn slots(call: &Call, algorithm: Algorithm, protocol: Protocol, channels: u32) -> Slots {
     let splits = !matches!(call.collective, Collective::Broadcast | Collective::Reduce);
     match (algorithm, protocol) {

@@ -1,8 +1,8 @@
 //! Both models against published measurements. `docs/measurements/simulator.md` has the table.
 //!
-//! The four parameters of [`FITTED`] were fitted to the rows with an even number of the first [`FIT_ROWS`], when switches ran
-//! a schedule of one lane; the other rows were not used for it. [`EFFECTIVE`] is no fit. NCCL's model is unchanged. The test
-//! pins the errors as they are, large ones too.
+//! The four parameters of [`FITTED`] were fitted to the rows with an even number of the first [`FIT_ROWS`], when
+//! switches ran a schedule of one lane; the other rows were not used for it. [`EFFECTIVE`] is no fit. NCCL's model is
+//! unchanged. The test pins the errors as they are, large ones too.
 
 use consort_algorithms::builders::{
     RingOptions, direct, hierarchical, pair, pairwise, ring, switched, two_shot,
@@ -35,8 +35,8 @@ struct Parameters {
 const FITTED: Parameters =
     Parameters { nvlink_share: 0.85, net_share: 0.85, message_ns: 1600, net_ns: 10000 };
 
-/// What is measured of one link at a time: 370 of 450 GB/s of NVLink (nccl-tests issue 212) and 48.5 of 50 of an adapter
-/// (issue 267), with the work of a message as the profiles have it. Nothing of it is fitted.
+/// What is measured of one link at a time: 370 of 450 GB/s of NVLink (nccl-tests issue 212) and 48.5 of 50 of an
+/// adapter (issue 267), with the work of a message as the profiles have it. Nothing of it is fitted.
 const EFFECTIVE: Parameters =
     Parameters { nvlink_share: 370.0 / 450.0, net_share: 0.97, message_ns: 1000, net_ns: 0 };
 
@@ -376,7 +376,7 @@ fn the_errors_are_the_documented_ones() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The rows of which every second is fitted.
+/// Every second of these rows is fitted.
 const FIT_ROWS: usize = 23;
 
 /// Mean distance of the logarithms over the even rows.

@@ -1,9 +1,10 @@
-//! `collbench simulate --against nccl`: the planner's choices beside NCCL's schedules, on the same wires at the same costs.
+//! `collbench simulate --against nccl`: the planner's choices beside NCCL's schedules, on the same wires at the same
+//! costs.
 //!
-//! Invariant: both sides are virtual time by the library's simulator, but where a row says that the planner's own price is a
-//! formula. Both may send eagerly (LL) or not; NCCL has LL128 besides. What goes through aggregating switches is priced
-//! beside the planner's choice and never counts as one. NCCL's model of itself is a third column and decides nothing.
-//! Absent: measuring.
+//! Invariant: both sides are virtual time by the library's simulator, but where a row says that the planner's own price
+//! is a formula. Both may send eagerly (LL) or not; NCCL has LL128 besides. What goes through aggregating switches is
+//! priced beside the planner's choice and never counts as one. NCCL's model of itself is a third column and decides
+//! nothing. Absent: measuring.
 
 use std::fmt::Write;
 
