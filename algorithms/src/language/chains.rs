@@ -9,10 +9,11 @@
 use std::collections::BTreeMap;
 
 use super::trace::{Buffer, Cell, Event, Move, Trace};
+use super::values::Firsts;
 
 /// The trace with each run of folds into a cell in the order of the operands' first contributors, which
 /// [`resolve`](super::values::resolve) found.
-pub(super) fn in_rank_order(trace: &Trace, firsts: &[(u32, Option<u32>)]) -> Trace {
+pub(super) fn in_rank_order(trace: &Trace, firsts: &[Firsts]) -> Trace {
     let chains = find(trace);
     let last: BTreeMap<usize, &Vec<usize>> =
         chains.iter().map(|chain| (chain[chain.len() - 1], chain)).collect();
@@ -91,7 +92,7 @@ fn find(trace: &Trace) -> Vec<Vec<usize>> {
 /// The operands by their first contributors, and the origins of the folds.
 fn operands(
     trace: &Trace,
-    firsts: &[(u32, Option<u32>)],
+    firsts: &[Firsts],
     chain: &[usize],
     waiting: &BTreeMap<usize, Cell>,
 ) -> (Vec<(u32, u16)>, Vec<Cell>) {

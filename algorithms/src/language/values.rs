@@ -80,13 +80,16 @@ pub(super) struct Placed {
     pub(super) own_first: bool,
 }
 
+/// The first contributors of a source and of the operand that it is folded with.
+pub(super) type Firsts = (u32, Option<u32>);
+
 /// What a trace comes to.
 #[derive(Clone)]
 pub(super) struct Resolved {
     pub(super) moves: Vec<Placed>,
     pub(super) events: Vec<Event>,
     /// The first contributor of each move's source and of its own operand.
-    pub(super) firsts: Vec<(u32, Option<u32>)>,
+    pub(super) firsts: Vec<Firsts>,
     /// Two ranks of an all-reduce that fold a chunk in different orders, if any do, and the chunk.
     pub(super) differ: Option<(u32, u32, u32)>,
     pub(super) scratch: Numbering,
@@ -126,7 +129,7 @@ struct Run<'a> {
     homes: BTreeMap<(Cell, u32), Place>,
     /// What moves hold that have read and not written, with its place.
     held: BTreeMap<usize, (Value, Place)>,
-    result: Vec<Option<(Placed, (u32, Option<u32>))>>,
+    result: Vec<Option<(Placed, Firsts)>>,
 }
 
 /// Runs a trace.

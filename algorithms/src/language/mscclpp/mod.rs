@@ -456,9 +456,9 @@ impl<'a> Reader<'a> {
         let ids = self.blocks[gpu][tb].channels.iter().filter(|ids| ids.channel_type == "switch");
         let number = ids.flat_map(|ids| &ids.channel_ids).nth(id as usize).ok_or_else(wrong)?;
         let channels = self.gpus[gpu].1.channels.iter().filter(|channel| channel.channel_type == "switch");
-        let groups =
+        let mut groups =
             channels.flat_map(|channel| channel.rank_groups.iter().map(move |group| (channel, group)));
-        let (channel, group) = groups.skip(*number as usize).next().ok_or_else(wrong)?;
+        let (channel, group) = groups.nth(*number as usize).ok_or_else(wrong)?;
         let mut members = group.ranks.clone();
         members.sort_unstable();
         Ok((members, self.buffer(part, channel.buffer_type.as_deref().unwrap_or_default())?))
