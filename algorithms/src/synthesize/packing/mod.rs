@@ -1,7 +1,7 @@
 //! Spanning trees packed into a machine: all-gather, reduce-scatter, broadcast and reduce at what its cuts allow.
 //!
 //! Each root has the same number of out-trees, all of one bandwidth. The machine becomes a graph whose edges carry whole
-//! numbers of trees ([`graph`]), switches are taken out ([`split`]), and trees are packed into what is left ([`grow`]).
+//! numbers of trees (`graph`), switches are taken out (`split`), and trees are packed into what is left (`grow`).
 //! In-trees of reduce-scatter and reduce are out-trees of the machine turned round.
 //!
 //! Source: L. Zhao et al., "ForestColl: Throughput-Optimal Collective Communications on Heterogeneous Network Fabrics"
