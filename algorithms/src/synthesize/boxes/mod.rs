@@ -85,7 +85,8 @@ pub fn all_reduce(topology: &Topology, options: &Options) -> Option<Boxed> {
     while trees <= options.trees_max.max(1) {
         let (found, height) = reduce::trees(&boxes, trees);
         let rate = super::rate(&spanning_trees(Collective::AllReduce, &found), topology).ok().flatten()?;
-        let is_better = best.as_ref().is_none_or(|best| is_worth(&(rate, height), &(best.rate, best.height)));
+        let is_better =
+            best.as_ref().is_none_or(|best| is_worth((rate, height, trees), (best.rate, best.height)));
         if is_better {
             best = Some(Boxed { trees: found, height, rate, bound });
         }
@@ -108,8 +109,8 @@ pub fn all_gather(topology: &Topology) -> Option<RailGather> {
     boxes.iter().enumerate().all(is_whole).then(|| RailGather::new(boxes.len() as u32, per_box as u32))
 }
 
-/// Whether a rate and a height are worth more trees: one part in a hundred more, or half as high.
-fn is_worth((rate, height): &(Ratio, u32), (known, high): &(Ratio, u32)) -> bool {
-    let is_more = known.checked_mul(Ratio::new(101, 100)).is_none_or(|than| *rate > than);
-    is_more || (rate >= known && 2 * height <= *high)
+/// Whether a rate is worth more trees, one part in a hundred more, or two trees of half the height are worth more than paths.
+fn is_worth((rate, height, trees): (Ratio, u32, u32), (known, high): (Ratio, u32)) -> bool {
+    let is_more = known.checked_mul(Ratio::new(101, 100)).is_none_or(|than| rate > than);
+    is_more || (trees == 2 && rate >= known && 2 * height <= high)
 }

@@ -121,7 +121,7 @@ pub fn frontier(topology: &Topology, options: &Options) -> Vec<Trees> {
 const COUNTS: [(RangeInclusive<usize>, u64); 5] =
     [(1..=1, 16), (2..=2, 16), (3..=4, 8), (5..=8, 4), (9..=64, 2)];
 /// Exchanges that are looked at for each pair of ranks, at most.
-const STEPS_PAIR: u64 = 20_000;
+const STEPS_PAIR: u64 = 40_000;
 /// Goals that are tried for a number of trees, at most.
 const GOALS_MAX: usize = 24;
 
