@@ -38,6 +38,7 @@ fn trees_are_at_the_bound_of_known_fabrics() {
         ("mi250", 950),
         ("mi300x", 1000),
         ("torus-4x4", 930),
+        ("torus-4x4x4", 980),
         ("hypercube-3", 1000),
         ("hypercube-4", 930),
         ("pcie-dual-root", 1000),
@@ -78,7 +79,7 @@ fn damaged_boxes_are_near_their_bound() {
     for (name, gone, least) in [
         ("dgx-1", &["gpu7"][..], 0.999),
         ("dgx-1", &["gpu5", "gpu6", "gpu7"], 0.999),
-        ("dgx-1", &["gpu0/gpu1"], 0.99),
+        ("dgx-1", &["gpu0/gpu1"], 0.999),
         ("dgx-a100:1", &["r7"], 0.999),
         ("dgx-a100:1", &["r2", "r5", "r6"], 0.999),
         // What trees lose there by using NVLink and adapters of two unequal boxes is proved: the limit is below the bound.
