@@ -103,10 +103,10 @@ fn run(comm: &Communicator, algorithm: Algorithm, collective: Collective) -> con
             assert_eq!(values, vec![ranks * (ranks + 1) / 2; 1000]);
         }
         _ => {
-            let input: Vec<u32> = (0..ranks * 100).map(|at| rank << 16 | at / 100).collect();
+            let input: Vec<u32> = (0..ranks * 100).map(|at| (rank << 16) | (at / 100)).collect();
             let mut values = vec![0; input.len()];
             comm.all_to_all(&input, &mut values)?;
-            assert!((0..).zip(&values).all(|(at, value): (u32, _)| *value == at / 100 << 16 | rank));
+            assert!((0..).zip(&values).all(|(at, value): (u32, _)| *value == ((at / 100) << 16) | rank));
         }
     }
     Ok(())

@@ -10,6 +10,7 @@
 //! whole runs. Absent: machines whose boxes differ.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use super::nccl;
 use super::protocol::{self, Call, Slots};
@@ -193,11 +194,13 @@ impl<'a> Prices<'a> {
             .entry((boxes, protocol as u8))
             .or_insert_with(|| protocol::under(&(fleet.wires)(boxes), protocol));
         let made = || nccl::schedule(algorithm, call.collective, (boxes, call.per_box), (channels, all));
-        if !self.schedules.contains_key(&shape) {
-            let Some(made) = made() else { return f64::INFINITY };
-            self.schedules.insert(shape, made);
-        }
-        let schedule = &self.schedules[&shape];
+        let schedule = match self.schedules.entry(shape) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => match made() {
+                Some(made) => place.insert(made),
+                None => return f64::INFINITY,
+            },
+        };
         let ranks = boxes * call.per_box;
         let blocks = call.collective.input_blocks(ranks).max(call.collective.output_blocks(ranks));
         let options = simulate::Options {

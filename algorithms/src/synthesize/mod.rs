@@ -12,12 +12,12 @@
 //! nothing is random without a fixed seed. Absent: choosing (the planner prices what is made here); latency but as a number of
 //! hops.
 
+pub mod boxes;
 mod certificate;
 pub mod exchange;
 pub mod greedy;
 mod offers;
 pub mod packing;
-pub mod boxes;
 mod rate;
 pub mod trees;
 

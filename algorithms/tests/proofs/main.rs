@@ -20,7 +20,7 @@ mod search;
 mod simulate;
 mod six_programs;
 mod switch;
-mod synthesize;
 mod symmetry;
+mod synthesize;
 mod topology;
 mod workload;

@@ -56,9 +56,7 @@ pub(super) fn goals(
         let first = floor(volume, most).max(1);
         let end = if least.is_zero() { 4 * first } else { floor(volume, least).min(first + LOADS) };
         rates.extend(
-            (first..=end)
-                .map(|load| Ratio::new(volume, load))
-                .filter(|rate| (least..most).contains(&rate.min(&most))),
+            (first..=end).map(|load| Ratio::new(volume, load)).filter(|rate| (least..most).contains(rate)),
         );
     }
     rates.sort_unstable_by(|one, other| other.cmp(one));

@@ -93,9 +93,9 @@ fn edges(topology: &Topology) -> (Vec<Edge>, Vec<Edge>) {
         entered.all(|node| node.0 >= topology.ranks())
     };
     let (mut all, mut direct) = (Vec::new(), Vec::new());
-    for one in 0..nodes.len() {
-        for other in one + 1..nodes.len() {
-            let (Some(there), Some(back)) = (&found[one][other], &found[other][one]) else { continue };
+    for (one, from_one) in found.iter().enumerate() {
+        for (other, there) in from_one.iter().enumerate().skip(one + 1) {
+            let (Some(there), Some(back)) = (there, &found[other][one]) else { continue };
             let mut limits: Vec<usize> = there.iter().chain(back).map(|link| link.index()).collect();
             limits.extend([one, other].into_iter().flat_map(|rank| [links + 2 * rank, links + 2 * rank + 1]));
             let edge = ((one as u32, other as u32), limits);

@@ -7,9 +7,7 @@ use consort_algorithms::simulate::{self, simulate};
 use consort_algorithms::synthesize::exchange::{Exchange, Form, Options, exchange};
 use consort_algorithms::synthesize::rate;
 use consort_algorithms::topology::{Link, LinkId, Topology, profile};
-use consort_algorithms::{
-    LowerOptions, Rank, Schedule, lower_all, lower_one, verify, verify_regular, whole,
-};
+use consort_algorithms::{LowerOptions, Rank, Schedule, lower_all, lower_one, verify, verify_regular, whole};
 
 use crate::bounds::fabric;
 use crate::common::machines::machine;

@@ -50,4 +50,3 @@ fn prove(schedule: &Schedule, what: &str) {
         lower_all(schedule, &LowerOptions { slots: 4 }).unwrap_or_else(|error| panic!("{what}: {error}"));
     verify(&plans).unwrap_or_else(|refusal| panic!("{what}: {refusal}"));
 }
-
