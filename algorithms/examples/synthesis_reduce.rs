@@ -3,7 +3,8 @@
 //!
 //! `cargo run --release -p consort-algorithms --example synthesis_reduce -- [--simulate] [--without NODE,NODE...] PROFILE|FILE...`
 //!
-//! `--without` takes nodes of these names away, and links between two nodes, as `r7/nvswitch0`, for the machines that follow.
+//! `--without` takes nodes of these names away, and links between two nodes, as `r7/nvswitch0`, for the machines that
+//! follow.
 
 use std::time::Instant;
 

@@ -1,11 +1,11 @@
 //! All-gather over equal boxes: a ring along each rail, and what arrives at a box goes to all of its ranks.
 //!
-//! In round `t` a rank sends the block that came `t` boxes far on to the next box, and to the other ranks of its box: what is
-//! between boxes and what is inside run side by side. Cost over `b` boxes of `g` ranks, with `M` the gathered vector: `b` rounds,
-//! `(b-1)/b M/g` bytes through each door and `(g-1)/g M` into each rank inside of its box.
+//! In round `t` a rank sends the block that came `t` boxes far on to the next box, and to the other ranks of its box:
+//! what is between boxes and what is inside run side by side. Cost over `b` boxes of `g` ranks, with `M` the gathered
+//! vector: `b` rounds, `(b-1)/b M/g` bytes through each door and `(g-1)/g M` into each rank inside of its box.
 //!
-//! Source: M. Cho et al., "BlueConnect", MLSys 2019, for rings along rails; here the two dimensions overlap. Invariant: ranks move
-//! along both dimensions. Absent: boxes that differ.
+//! Source: M. Cho et al., "BlueConnect", MLSys 2019, for rings along rails; here the two dimensions overlap.
+//! Invariant: ranks move along both dimensions. Absent: boxes that differ.
 
 use crate::{Channel, Chunk, Collective, Own, Partition, Place, Rank, Regular, Schedule, Symmetry, Transfer};
 

@@ -1,16 +1,18 @@
 //! Collectives over many boxes, along their rails, each at what leaves a box.
 //!
-//! All-gather over equal boxes: [`RailGather`]. All-reduce: every rail has its part of the vector and some trees over the boxes. In each box the other ranks hand their
-//! values to the rank at the rail's door, which sends on to the next box; results come back the same ways. A tree over boxes is
-//! binary, and a box that is an inner node of one is a leaf of another, so that every door carries at most twice its trees. A box that
-//! lacks a door is a leaf of that rail's trees, and its values take the other doors in turn.
+//! All-gather over equal boxes: [`RailGather`]. All-reduce: every rail has its part of the vector and some trees over
+//! the boxes. In each box the other ranks hand their values to the rank at the rail's door, which sends on to the
+//! next box; results come back the same ways. A tree over boxes is binary, and a box that is an inner node of one is
+//! a leaf of another, so that every door carries at most twice its trees. A box that lacks a door is a leaf of that
+//! rail's trees, and its values take the other doors in turn.
 //!
-//! Sources: P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel
-//! Computing 35 (2009), for trees whose inner nodes differ; M. Cho et al., "BlueConnect", MLSys 2019, for parts along rails.
+//! Sources: P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and
+//! scan", Parallel Computing 35 (2009), for trees whose inner nodes differ; M. Cho et al., "BlueConnect", MLSys 2019,
+//! for parts along rails.
 //!
-//! Invariant: work is proportional to ranks times trees; nothing is searched, so that a thousand ranks take less than a second.
-//! Absent: boxes whose ranks do not reach each other by ways of equal width (a
-//! tree for each box would serve those); reduce-scatter; all-gather over boxes that differ.
+//! Invariant: work is proportional to ranks times trees; nothing is searched, so that a thousand ranks take less than
+//! a second. Absent: boxes whose ranks do not reach each other by ways of equal width (a tree for each box would
+//! serve those); reduce-scatter; all-gather over boxes that differ.
 
 mod gather;
 mod rails;
@@ -95,8 +97,8 @@ pub fn all_reduce(topology: &Topology, options: &Options) -> Option<Boxed> {
     best
 }
 
-/// The all-gather over the equal boxes of a machine, whose ranks are numbered box by box; none where boxes differ, or a rank has no
-/// door of its own.
+/// The all-gather over the equal boxes of a machine, whose ranks are numbered box by box; none where boxes differ, or
+/// a rank has no door of its own.
 pub fn all_gather(topology: &Topology) -> Option<RailGather> {
     let boxes = rails::rails(&topology.bundled())?;
     let per_box = boxes.first()?.ranks.len();
@@ -109,7 +111,8 @@ pub fn all_gather(topology: &Topology) -> Option<RailGather> {
     boxes.iter().enumerate().all(is_whole).then(|| RailGather::new(boxes.len() as u32, per_box as u32))
 }
 
-/// Whether a rate is worth more trees, one part in a hundred more, or two trees of half the height are worth more than paths.
+/// Whether a rate is worth more trees, one part in a hundred more, or two trees of half the height are worth more
+/// than paths.
 fn is_worth((rate, height, trees): (Ratio, u32, u32), (known, high): (Ratio, u32)) -> bool {
     let is_more = known.checked_mul(Ratio::new(101, 100)).is_none_or(|than| rate > than);
     is_more || (trees == 2 && rate >= known && 2 * height <= high)

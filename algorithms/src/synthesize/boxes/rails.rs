@@ -1,9 +1,11 @@
 //! Which ranks of a machine's boxes lead to the other boxes, and on which rail.
 //!
-//! A door of a box is the narrowest link on the ways from some of its ranks to another box: an adapter, or what stands for it.
-//! Doors of different boxes that are joined by the fewest links are one rail. A box that lacks an adapter or a rank lacks the door.
+//! A door of a box is the narrowest link on the ways from some of its ranks to another box: an adapter, or what
+//! stands for it. Doors of different boxes that are joined by the fewest links are one rail. A box that lacks an
+//! adapter or a rank lacks the door.
 //!
-//! Invariant: ways are the routes of the simulator; nothing but the topology decides. Absent: what is inside of a box.
+//! Invariant: ways are the routes of the simulator; nothing but the topology decides. Absent: what is inside of a
+//! box.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +26,8 @@ pub(super) struct Inside {
     pub(super) ranks: Vec<u32>,
     /// For each rail the door; none where the box lacks it.
     pub(super) doors: Vec<Option<Door>>,
-    /// For each rail the rank that gathers the box's values: the one at the door, or one without a door; none where all have others.
+    /// For each rail the rank that gathers the box's values: the one at the door, or one without a door; none where
+    /// all have others.
     pub(super) centres: Vec<Option<u32>>,
 }
 
@@ -62,8 +65,8 @@ pub(super) fn rails(topology: &Topology) -> Option<Vec<Inside>> {
     Some(all)
 }
 
-/// The boxes without the ranks that reach the rest of their box through their door alone: each of those is a box for itself, as a
-/// GPU whose link to the switch of its box failed.
+/// The boxes without the ranks that reach the rest of their box through their door alone: each of those is a box for
+/// itself, as a GPU whose link to the switch of its box failed.
 fn split(topology: &Topology, routes: &mut Routes<'_>, boxes: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
     let (mut whole, mut alone) = (Vec::new(), Vec::new());
     for (at, ranks) in boxes.iter().enumerate() {
@@ -99,7 +102,8 @@ fn door(
     rank: u32,
     place: usize,
 ) -> Option<LinkId> {
-    // The rank of the same place is on the same rail in machines that lack nothing; only if it is not reached are others looked for.
+    // The rank of the same place is on the same rail in machines that lack nothing; only if it is not reached are
+    // others looked for.
     let like = NodeId(next[place % next.len()]);
     let mut found = routes.from(NodeId(rank), &[like]);
     if found.iter().all(Option::is_none) {

@@ -1,8 +1,9 @@
 //! Trees over boxes for the rails, as trees through all ranks.
 //!
-//! Each rail that no box lacks carries the same number of pieces. A door may pass some number of them, the least for which there are trees: what a box
-//! may have on a rail beyond one edge a tree are the branches that it can be given. A tree gives branches, two a box, to
-//! those that have most of them left, so that trees are low and no door passes more than it may.
+//! Each rail that no box lacks carries the same number of pieces. A door may pass some number of them, the least for
+//! which there are trees: what a box may have on a rail beyond one edge a tree are the branches that it can be given.
+//! A tree gives branches, two a box, to those that have most of them left, so that trees are low and no door passes
+//! more than it may.
 //!
 //! Invariant: every tree is binary. Absent: what links carry inside of boxes.
 
@@ -53,8 +54,8 @@ pub(super) fn trees(boxes: &[Inside], each: u32) -> (Vec<SpanningTree>, u32) {
     (Vec::new(), 0)
 }
 
-/// Pieces of a rail that `lacking` of `count` boxes lack, where a whole one has `total`, so that the doors of both are as full: the others
-/// have all edges but one a tree for each box that is lacking.
+/// Pieces of a rail that `lacking` of `count` boxes lack, where a whole one has `total`, so that the doors of both
+/// are as full: the others have all edges but one a tree for each box that is lacking.
 fn fair(count: u64, lacking: u64, total: u64) -> u64 {
     let edges = 2 * (count - 1);
     let (doors, ends) = (count - lacking.min(count - 1), edges - lacking.min(edges - 1));
@@ -92,8 +93,8 @@ impl Laying<'_> {
         (u128::from(self.most) * u128::from(capacity) / u128::from(self.widest)) as u64
     }
 
-    /// For each box the branches that it can be given in `count` trees; none where they are too few, or a box cannot have
-    /// one edge in each tree.
+    /// For each box the branches that it can be given in `count` trees; none where they are too few, or a box cannot
+    /// have one edge in each tree.
     fn branches(&self, rail: usize, count: u32, share: u32) -> Option<Vec<u64>> {
         let all: Option<Vec<u64>> = (0..self.boxes.len())
             .map(|at| match self.boxes[at].doors[rail] {
@@ -136,7 +137,8 @@ impl Laying<'_> {
         self.trees.push(SpanningTree { parents, share });
     }
 
-    /// The rank at which `share` pieces leave and enter a box: at the door of the rail, or at the one that is used least.
+    /// The rank at which `share` pieces leave and enter a box: at the door of the rail, or at the one that is used
+    /// least.
     fn pass(&mut self, at: usize, rail: usize, share: u32) -> u32 {
         let doors = &self.boxes[at].doors;
         let fullness = |number: usize| {
@@ -156,8 +158,8 @@ impl Laying<'_> {
     }
 }
 
-/// The boxes of a tree, parents first, each with the place of its parent; takes the branches that it gives. Boxes that have as many
-/// left take turns.
+/// The boxes of a tree, parents first, each with the place of its parent; takes the branches that it gives. Boxes
+/// that have as many left take turns.
 fn places(branches: &mut [u64], turn: usize) -> Vec<(usize, Option<usize>)> {
     let count = branches.len();
     let mut order: Vec<usize> = (0..count).collect();

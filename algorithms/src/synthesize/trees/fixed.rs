@@ -1,12 +1,12 @@
 //! Trees of given whole shares that together load no limit above what it is allowed.
 //!
-//! Trees are grown one after the other by what is left. Then single edges are exchanged: out of a limit that is loaded above
-//! its allowance, into the place of the tree that adds least above others. Where no exchange helps, limits that are above their
-//! allowance weigh more from then on.
+//! Trees are grown one after the other by what is left. Then single edges are exchanged: out of a limit that is
+//! loaded above its allowance, into the place of the tree that adds least above others. Where no exchange helps,
+//! limits that are above their allowance weigh more from then on.
 //!
-//! Source: P. Morris, "The breakout method for escaping from local minima", AAAI 1993, for the weights; F. Glover, "Tabu search"
-//! (1989): an edge does not come back at once. Invariant: numbers are whole and steps are counted. Absent: a proof that there are
-//! no such trees, where none are found.
+//! Source: P. Morris, "The breakout method for escaping from local minima", AAAI 1993, for the weights; F. Glover,
+//! "Tabu search" (1989): an edge does not come back at once. Invariant: numbers are whole and steps are counted.
+//! Absent: a proof that there are no such trees, where none are found.
 
 use super::span::{grow, neighbours, side};
 use super::wires::Wires;
@@ -40,8 +40,8 @@ pub(super) struct Search<'a> {
 type Exchange = (usize, usize, u32);
 
 impl<'a> Search<'a> {
-    /// The trees, each as a list of pairs, and whether they are within all allowances; none where `budget` does not suffice to grow them.
-    /// A unit of it is an exchange that is looked at.
+    /// The trees, each as a list of pairs, and whether they are within all allowances; none where `budget` does not
+    /// suffice to grow them. A unit of it is an exchange that is looked at.
     pub(super) fn run(
         wires: &'a Wires,
         wanted: &'a Wanted,

@@ -1,15 +1,15 @@
 //! All-reduce by spanning trees that together fill a machine's wires, each edge carrying values up and results down.
 //!
-//! Where a link carries as much each way, trees that fill both ways of their edges are as fast as `2 (n - 1)` messages for each
-//! element allow (C. St. J. A. Nash-Williams; W. T. Tutte, 1961), also where a reduce-scatter and then an all-gather are not: in
-//! parts of a box, with an adapter or a link missing. [`limit`](Trees::limit) is what no trees exceed on the routes that messages
-//! take; [`bound`](Trees::bound) what nothing does. Links side by side between two nodes count as one
-//! ([`Topology::bundled`]).
+//! Where a link carries as much each way, trees that fill both ways of their edges are as fast as `2 (n - 1)`
+//! messages for each element allow (C. St. J. A. Nash-Williams; W. T. Tutte, 1961), also where a reduce-scatter and
+//! then an all-gather are not: in parts of a box, with an adapter or a link missing. [`limit`](Trees::limit) is what
+//! no trees exceed on the routes that messages take; [`bound`](Trees::bound) what nothing does. Links side by side
+//! between two nodes count as one ([`Topology::bundled`]).
 //!
-//! Sources: G. Wang et al., "Blink: Fast and Generic Collectives for Distributed ML", MLSys 2020 (packing by a linear program, then
-//! few trees); the parts name theirs. Invariant: the same topology gives the same trees on every rank: steps are counted, what
-//! decides is whole. Absent: different trees up and down, which links that carry more one way than the other could use; machines
-//! of more than [`RANKS_MAX`] ranks (`boxes` is for those).
+//! Sources: G. Wang et al., "Blink: Fast and Generic Collectives for Distributed ML", MLSys 2020 (packing by a linear
+//! program, then few trees); the parts name theirs. Invariant: the same topology gives the same trees on every rank:
+//! steps are counted, what decides is whole. Absent: different trees up and down, which links that carry more one way
+//! than the other could use; machines of more than [`RANKS_MAX`] ranks (`boxes` is for those).
 
 mod fixed;
 mod goals;
@@ -36,9 +36,10 @@ pub const RANKS_MAX: u32 = 64;
 /// What bounds a search.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// The most trees, of which some may be equal.
+    /// The most trees, some of them perhaps equal.
     pub trees_max: usize,
-    /// The most exchanges of edges that are looked at, over all numbers of trees; fewer on machines of few pairs of ranks.
+    /// The most exchanges of edges that are looked at, over all numbers of trees; fewer on machines of few pairs of
+    /// ranks.
     pub steps: u64,
 }
 
@@ -95,7 +96,8 @@ impl Trees {
     }
 }
 
-/// The fastest trees that are found; none for fewer than two or more than [`RANKS_MAX`] ranks, or where ranks are apart.
+/// The fastest trees that are found; none for fewer than two or more than [`RANKS_MAX`] ranks, or where ranks are
+/// apart.
 pub fn all_reduce(topology: &Topology, options: &Options) -> Option<Trees> {
     frontier(topology, options).pop()
 }

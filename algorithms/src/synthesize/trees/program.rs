@@ -1,15 +1,16 @@
 //! How fast trees can be together: the linear program over all spanning trees, which are found one by one.
 //!
-//! A program has a column for each spanning tree and a row for each limit: the sum of the trees' shares is to be the largest of which
-//! no limit is exceeded. Prices of limits (the dual) are lengths; the next column is a spanning tree that is shortest by
-//! them. Where that one is no shorter than 1, no shares are larger.
+//! A program has a column for each spanning tree and a row for each limit: the sum of the trees' shares is to be the
+//! largest with which no limit is exceeded. Prices of limits (the dual) are lengths; the next column is a spanning
+//! tree that is shortest by them. Where that one is no shorter than 1, no shares are larger.
 //!
-//! Sources: L. R. Ford and D. R. Fulkerson, "A suggested computation for maximal multi-commodity network flows" (1958), for columns
-//! made when they are needed; G. B. Dantzig's revised simplex method. C. St. J. A. Nash-Williams and W. T. Tutte (1961): with a
-//! limit for each pair alone the result is the least of cut / (parts - 1) over all partitions.
+//! Sources: L. R. Ford and D. R. Fulkerson, "A suggested computation for maximal multi-commodity network flows"
+//! (1958), for columns made when they are needed; G. B. Dantzig's revised simplex method. C. St. J. A. Nash-Williams
+//! and W. T. Tutte (1961): with a limit for each pair alone the result is the least of cut / (parts - 1) over all
+//! partitions.
 //!
-//! Invariant: floats choose lengths, by operations that every machine rounds alike; what the lengths prove is then computed in
-//! whole numbers ([`Lengths::limit`]). Steps are counted. Absent: whole shares.
+//! Invariant: floats choose lengths, by operations that every machine rounds alike; what the lengths prove is then
+//! computed in whole numbers ([`Lengths::limit`]). Steps are counted. Absent: whole shares.
 
 use super::span::least;
 use super::wires::Wires;
@@ -19,7 +20,8 @@ use crate::bounds::Ratio;
 const TOLERANCE: f64 = 1e-9;
 /// The longest limit, in units of whole lengths.
 const LONGEST: f64 = (1u64 << 30) as f64;
-/// Capacities differ by up to this part from what they are, each by another, so that no two rows are exhausted at once.
+/// Capacities differ by up to this part from what they are, each by another, so that no two rows are exhausted at
+/// once.
 const APART: f64 = 1e-7;
 
 /// Lengths of limits, by which no spanning tree is short.
@@ -32,7 +34,8 @@ pub(super) struct Lengths {
 }
 
 impl Lengths {
-    /// Bytes a second that no trees exceed together: each takes the shortest length at least, of capacity times length.
+    /// Bytes a second that no trees exceed together: each takes the shortest length at least, of capacity times
+    /// length.
     pub(super) fn limit(&self, wires: &Wires) -> Ratio {
         let volume: u128 = wires
             .capacity

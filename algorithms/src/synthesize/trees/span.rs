@@ -1,7 +1,8 @@
 //! Spanning trees of least weight, and the shape of a tree: its centre, its height, its two sides without an edge.
 //!
-//! Source: R. C. Prim, "Shortest connection networks and some generalizations" (1957). Invariant: of edges of equal weight the one
-//! that makes the tree less high is taken, then the one of the lowest numbers. Absent: what trees may carry.
+//! Source: R. C. Prim, "Shortest connection networks and some generalizations" (1957). Invariant: of edges of equal
+//! weight the one that makes the tree less high is taken, then the one of the lowest numbers. Absent: what trees may
+//! carry.
 
 use super::wires::Wires;
 use crate::Rank;

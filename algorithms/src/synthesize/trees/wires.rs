@@ -1,11 +1,12 @@
 //! What an edge of a tree takes of a machine, as limits on sums.
 //!
-//! A tree's edge between two ranks sends its share once each way, on the routes of the simulator. Every link of these routes, and
-//! what the two ranks may inject and eject, is a limit that edges of all trees share: adapters, ports of a switch and the
-//! links of PCIe need no case of their own.
+//! A tree's edge between two ranks sends its share once each way, on the routes of the simulator. Every link of these
+//! routes, and what the two ranks may inject and eject, is a limit that edges of all trees share: adapters, ports of
+//! a switch and the links of PCIe need no case of their own.
 //!
-//! Invariant: limits that all pairs load alike are one limit, the narrowest of them. Absent: pairs whose route passes another
-//! rank, where the others hold all ranks together: the two halves of such a route are edges that take no more.
+//! Invariant: limits that all pairs load alike are one limit, the narrowest of them. Absent: pairs whose route passes
+//! another rank, where the others hold all ranks together: the two halves of such a route are edges that take no
+//! more.
 
 use std::collections::BTreeMap;
 

@@ -28,7 +28,8 @@ fn check(topology: &Topology, trees: &Trees, what: &str) {
 
 #[test]
 fn trees_are_at_the_bound_of_known_fabrics() {
-    // The least share of the bound with at most 8 trees, in thousandths; with any number of trees they are at the bound.
+    // The least share of the bound with at most 8 trees, in thousandths; with any number of trees they are at the
+    // bound.
     for (name, few) in [
         ("dgx-1", 950),
         ("amd-hive-ring", 1000),
@@ -82,7 +83,8 @@ fn damaged_boxes_are_near_their_bound() {
         ("dgx-1", &["gpu0/gpu1"], 0.999),
         ("dgx-a100:1", &["r7"], 0.999),
         ("dgx-a100:1", &["r2", "r5", "r6"], 0.999),
-        // What trees lose there by using NVLink and adapters of two unequal boxes is proved: the limit is below the bound.
+        // What trees lose there by using NVLink and adapters of two unequal boxes is proved: the limit is below the
+        // bound.
         ("dgx-h100:2", &["nic0.7"], 0.985),
         ("dgx-h100:2", &["r3"], 0.98),
         ("dgx-h100:2", &["r7/nvswitch0"], 0.999),
