@@ -42,6 +42,8 @@ use crate::{Collective, Schedule, whole};
 const PIECES: [u32; 10] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 16];
 /// Numbers of pieces that are near enough and whose rounds are compared.
 const ORDERS_MAX: u32 = 3;
+/// With more pieces of all pairs the first number that is near enough is taken.
+const COMPARED_MAX: usize = 512;
 /// Rounds that take less than this part of the fullest wire's time are even.
 const EVEN: f64 = 1.03;
 
@@ -264,7 +266,9 @@ impl Search<'_> {
             if best.as_ref().is_none_or(|(known, _)| division.reached > *known) {
                 best = Some((division.reached, division));
             }
-            if orders == ORDERS_MAX || ordered.as_ref().is_some_and(|(time, ..)| *time < EVEN) {
+            let many = pieces as usize * pairs.len() > COMPARED_MAX;
+            let done = ordered.is_some() && (many || orders == ORDERS_MAX);
+            if done || ordered.as_ref().is_some_and(|(time, ..)| *time < EVEN) {
                 break;
             }
         }

@@ -18,16 +18,16 @@ use crate::common::{Random, seed};
 /// Sources as in the table of bounds. That of MI250 is known as a bound alone; the schedule shows that it is the
 /// optimum.
 const TABLE: [(&str, &str, Form, u32, u32); 15] = [
-    ("dgx-1", "75.0", Form::Flow, 8, 4),
-    ("amd-hive-ring", "2.0", Form::Turned, 2, 2),
+    ("dgx-1", "75.0", Form::Flow, 12, 4),
+    ("amd-hive-ring", "2.0", Form::Turned, 4, 2),
     ("ndv2-x2", "3.125", Form::Flow, 2, 6),
-    ("mi250", "75.0", Form::Flow, 8, 8),
+    ("mi250", "75.0", Form::Flow, 12, 8),
     ("mi300x", "512", Form::Direct, 1, 1),
     ("pcie-dual-root", "12.0", Form::Direct, 1, 1),
-    ("torus-4x4", "2.0", Form::Turned, 2, 4),
-    ("torus-4x4x4", "2.0", Form::Turned, 2, 6),
-    ("hypercube-3", "2.0", Form::Turned, 2, 3),
-    ("hypercube-4", "2.0", Form::Turned, 2, 4),
+    ("torus-4x4", "2.0", Form::Turned, 4, 4),
+    ("torus-4x4x4", "2.0", Form::Turned, 4, 6),
+    ("hypercube-3", "2.0", Form::Turned, 4, 3),
+    ("hypercube-4", "2.0", Form::Turned, 4, 4),
     ("dgx-a100-x2", "50.0", Form::Direct, 1, 1),
     ("dgx-a100-x4", "33.33", Form::Direct, 1, 1),
     ("dgx-h100-x2", "100", Form::Direct, 1, 1),
