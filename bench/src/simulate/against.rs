@@ -113,8 +113,7 @@ pub(super) fn rows(asked: &Asked) -> Result<Vec<Row>, Failure> {
                 let topology = (fleet.wires)(boxes);
                 let planned = |protocol: Protocol| {
                     let wires = under(&topology, protocol);
-                    let options = consort::Options::default().topology(wires.to_string());
-                    Planning::for_topology(&wires, &options).map_err(refused)
+                    Planning::for_topology(&wires, &consort::Options::default()).map_err(refused)
                 };
                 let plannings =
                     Plannings { simple: planned(Protocol::Simple)?, eager: planned(Protocol::LowLatency)? };

@@ -65,7 +65,7 @@ fn each_machine_is_shown_as_it_was() {
 #[test]
 fn this_machine_and_wrong_places_are_answered() {
     let (ends_well, text) = topo(None, &[]);
-    assert!(ends_well && text.contains("NUMA domains"), "{text}");
+    assert!(ends_well && text.contains(" NUMA domain"), "{text}");
     let (ends_well, text) = topo(None, &["--json", "-"]);
     assert!(ends_well && text.starts_with('{') && text.contains("\"nvswitches\""), "{text}");
     let (ends_well, text) = topo(Some(Path::new("does-not-exist")), &[]);
