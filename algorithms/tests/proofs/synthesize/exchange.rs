@@ -32,7 +32,8 @@ const TABLE: [(&str, &str, Form, u32, u32); 15] = [
     ("dgx-a100-x4", "33.33", Form::Direct, 1, 1),
     ("dgx-h100-x2", "100", Form::Direct, 1, 1),
     ("dgx-h100-x16", "53.33", Form::Direct, 1, 1),
-    ("rail-only:boxes=4,box=dgx-h100", "66.67", Form::Rails, 1, 2),
+    // Routes change rails inside of the boxes, whose ranks forward messages.
+    ("rail-only:boxes=4,box=dgx-h100", "66.67", Form::Direct, 1, 1),
 ];
 
 fn found(topology: &Topology) -> Exchange {
