@@ -10,7 +10,7 @@
 //! | `--channels` | channels of the schedule |
 //! | `--buffer` | bytes of a rank's send buffer in the simulator (1 GiB) |
 //! | `--slot` | bytes of a slot in the simulator (256 KiB) |
-//! | `--stages` | times the stages of an exchange of unequal counts between so many boxes |
+//! | `--stages` | times the stages of an exchange of unequal counts between that number of boxes |
 
 use std::time::Instant;
 
@@ -47,7 +47,7 @@ fn main() {
     }
 }
 
-/// Times the stages of an exchange between so many boxes, with counts that differ up to 16 times, and some of 0.
+/// Times the stages of an exchange between a number of boxes, with counts that differ up to 16 times, and some of 0.
 fn time_stages(boxes: usize) {
     let mut state = 0x5eed_u64;
     let mut bytes = || {

@@ -21,7 +21,7 @@ use super::trees::out_of_ranks;
 pub(super) struct Counted {
     pub(super) rate: Ratio,
     pub(super) parts: Vec<Vec<u32>>,
-    /// For each part the nodes out of which that much leaves, in the network in which it was counted.
+    /// For each part the nodes that this much leaves, in the network where it was counted.
     pub(super) sides: Vec<Vec<bool>>,
 }
 

@@ -19,7 +19,7 @@ const UNKNOWN_BYTES_S: u64 = 1_000_000_000;
 /// The ranks of the hosts, by the numbers of their GPUs.
 type Hosts = Vec<BTreeMap<u64, u32>>;
 
-/// The rings and trees of a file for ranks of which each is on a host, counted from 0, and has a GPU with a number there. The file has one host; a
+/// The rings and trees of a file for ranks that are each on a host, counted from 0, and have a GPU with a number there. The file has one host; a
 /// channel passes all hosts alike, in their order.
 ///
 /// # Errors

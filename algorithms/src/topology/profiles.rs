@@ -131,7 +131,7 @@ fn in_turns(plain: Topology, turns: u32, name: String) -> Topology {
 /// Source: NVIDIA, DGX A100 System User Guide (third-generation NVLink, 12 links of 25 GB/s; 8 ConnectX-6 of
 /// 200 Gb/s). A hop costs 3 µs over NVLink and about 5 µs over a rail, within the figures of NCCL's tuning model for
 /// its protocols (`src/graph/tuning.cc`: 0.6 to 3.4 µs and 2.7 to 14 µs); the division into latency and work of the
-/// ends is a guess. Lanes are thread blocks, of which 34 use up the memory: 2,039 GB/s, 108 multiprocessors (NVIDIA
+/// ends is a guess. Lanes are thread blocks; 34 use up the memory: 2,039 GB/s, 108 multiprocessors (NVIDIA
 /// A100 80GB data sheet).
 ///
 /// # Panics

@@ -191,16 +191,21 @@ fn a_link_that_goes_down_while_processes_look_is_down() {
 
 #[test]
 fn what_a_process_may_not_read_gives_way_to_what_another_reads() {
-    // A bridge that is no switch of PCI Express, as the configuration of its port says.
+    // A bridge that is no switch of PCI Express, as the configuration of its port says; root ports say what they are.
     let bridge = "0000:3b:00.0";
     let mut tree = tree("troubled");
-    let config = format!("{bridge}/config");
-    for (path, entry) in &mut tree.entries {
-        let Entry::File(bytes) = entry else { continue };
-        if path.ends_with(&config) {
-            let at = usize::from(bytes[0x34]);
-            bytes[at + 2] = bytes[at + 2] & 0x0f | 7 << 4;
-        }
+    let known = tree.entries.values().find_map(|entry| match entry {
+        Entry::File(bytes) if bytes.get(0x34) == Some(&0x40) => Some(bytes.clone()),
+        _ => None,
+    });
+    let known = known.expect("a port's configuration");
+    for (port, kind) in [(bridge, 7), ("0000:39:01.0", 4), ("0000:b0:01.0", 4), ("0000:b0:02.0", 4)] {
+        let class = format!("{port}/class");
+        let of_port = tree.entries.keys().find(|path| path.ends_with(&class)).expect("a port");
+        let path = of_port.replace("/class", "/config");
+        let mut bytes = known.clone();
+        bytes[0x42] = (bytes[0x42] & 0x0f) | (kind << 4);
+        tree.entries.insert(path, Entry::File(bytes));
     }
     let knows = probe(&tree).hardware;
     tree.entries.retain(|path, _| !path.ends_with("/config"));

@@ -337,7 +337,7 @@ mod tests {
 
     #[test]
     fn ranks_have_the_gpus_that_they_say_in_the_order_of_ranks() {
-        // Eight GPUs of which each has an NVLink to the next alone, of as many GB/s as its number and one.
+        // Eight GPUs that each have an NVLink to the next alone, of as many GB/s as its number and one.
         let mut ring = String::from("hardware ring\nhost h0\nnuma n0 on=h0 number=0\n");
         for gpu in 0..8 {
             ring += &format!(

@@ -44,7 +44,7 @@ pub(super) struct Flow {
     pub(super) pairs: Vec<Pair>,
 }
 
-/// The flow of all pairs, each of which wants `rate` bytes a second; none where a rank is not reached.
+/// The flow of all pairs, where each wants `rate` bytes a second; none where a rank is not reached.
 pub(super) fn flow(hops: &Hops, rate: f64, rounds: u32) -> Option<Flow> {
     let capacity: Vec<f64> = hops.capacity.iter().map(|capacity| capacity / rate).collect();
     let mut length: Vec<f64> = capacity.iter().map(|capacity| 1.0 / capacity).collect();

@@ -7,7 +7,7 @@
 //! 3. on machines whose ranks are alike the flow out of one rank, turned to the others;
 //! 4. the flow of all pairs.
 //!
-//! A flow is divided into few pieces of a block ([`Options::pieces_max`]), each of which takes one way from rank to
+//! A flow is divided into few pieces of a block ([`Options::pieces_max`]), and each piece takes one way from rank to
 //! rank. Exchanges whose counts differ are put in order by [`stages`].
 //!
 //! Invariant: the same topology and options give the same schedule; its [`rate`](Exchange::rate) is counted on the
@@ -58,7 +58,7 @@ pub struct Options {
     pub rounds: u32,
     /// The most ranks of a machine whose flow is computed.
     pub ranks_max: u32,
-    /// Channels, each of which carries its part of every piece; at least 1.
+    /// Channels; each carries its part of every piece; at least 1.
     pub channels: u16,
 }
 

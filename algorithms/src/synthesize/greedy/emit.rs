@@ -56,7 +56,7 @@ impl Emit {
         });
     }
 
-    /// Adds transfers by their times: those of equal times are a round, the first of which is `first` or later.
+    /// Adds transfers by their times: those of equal times are a round, and the first round is `first` or later.
     pub(super) fn by_time(&mut self, first: usize, timed: Vec<((u64, u32), Transfer)>) {
         let mut rounds: BTreeMap<(u64, u32), Vec<Transfer>> = BTreeMap::new();
         for (time, transfer) in timed {
