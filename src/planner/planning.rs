@@ -123,6 +123,8 @@ impl Planning {
         let known = parsed(&machine.graphs.host).filter(|_| on_own_cores && machine.turns <= 1);
         let device_graph = if is_named { None } else { parsed(&machine.graphs.devices) };
         let topology = named.or(known).unwrap_or_else(|| machine.topology(settings.transport));
+        // A route takes one link, and equal wires side by side are striped over.
+        let topology = topology.bundled();
         let per_box = even_boxes(&topology);
         let invariant = preferences.determinism == Determinism::Invariant;
         let Settings { channels, bidirectional, .. } = *settings;

@@ -30,6 +30,7 @@ pub struct Offer {
 /// too many messages a greedy one. None where no maker knows the collective, and where all would have more than [`MESSAGES_MAX`] messages. `root` is that of a rooted
 /// collective; the schedule's rank `i` is rank `(i + root) % ranks` of the topology.
 pub fn offers(topology: &Topology, collective: Collective, root: Rank) -> Vec<Offer> {
+    let topology = &topology.bundled();
     let made: Vec<(&str, Schedule)> = match collective {
         Collective::AllReduce => {
             let all = trees::frontier(topology, &trees::Options::default());
