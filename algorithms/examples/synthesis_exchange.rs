@@ -53,7 +53,7 @@ fn time_stages(boxes: usize) {
     let mut bytes = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let drawn = state >> 33;
-        if drawn % 8 == 0 { 0 } else { 65_536 + drawn % 1_000_000 }
+        if drawn.is_multiple_of(8) { 0 } else { 65_536 + drawn % 1_000_000 }
     };
     let matrix: Vec<Vec<u64>> = (0..boxes).map(|_| (0..boxes).map(|_| bytes()).collect()).collect();
     let begun = Instant::now();

@@ -2,8 +2,8 @@
 //!
 //! A certificate is a text: a machine, a schedule, the rate that the schedule is said to reach and the bound that no
 //! schedule is said to exceed (`docs/adr/0026-certificates.md` has its lines). [`check`] runs the schedule with sets
-//! of contributions in the place of numbers ([`mod@run`]), counts chunks on links ([`mod@load`]), and adds up the
-//! bound's cut ([`mod@bound`]).
+//! of contributions in the place of numbers (`run`), counts chunks on links (`load`), and adds up the
+//! bound's cut (`bound`).
 //!
 //! Invariant: no code of the library is used, and no crate; numbers are whole, and one that does not fit is refused;
 //! any text ends in an answer, in time and memory that its length bounds. Absent: whether the machine of the

@@ -2,7 +2,7 @@
 //!
 //! [`Program`] is a language: chunks are values, which copies and folds move between ranks. [`msccl`] reads and
 //! writes the XML of MSCCL, [`mscclpp`] reads the execution plans of MSCCL++. All of them come to one list of moves
-//! ([`trace`]), which is run with symbolic values, placed into rounds and proved.
+//! (`trace`), which is run with symbolic values, placed into rounds and proved.
 //!
 //! Invariant: what leaves this module as a [`Schedule`] was proved by the verifier, or, over switches in forms that
 //! have no plans, by the symbolic run; what is refused names the statement, or the step and its line. Any text is

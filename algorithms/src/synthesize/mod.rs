@@ -5,7 +5,7 @@
 //! shares no code with them. [`packing`] packs trees of every root, [`trees`] those of an all-reduce; [`boxes`] lays them along the
 //! rails of many boxes, [`greedy`] has an answer on every machine, [`exchange`] finds ways of
 //! all-to-alls.
-//! [`rate`] is what a schedule reaches with long messages: its bytes on each wire against what the wire carries. Makers of
+//! [`rate()`] is what a schedule reaches with long messages: its bytes on each wire against what the wire carries. Makers of
 //! schedules are held against [`bounds`](crate::bounds) by it. [`exchange`] makes all-to-alls.
 //!
 //! Invariant: the same topology gives the same schedule on every rank: work is bounded by counted steps, never by time, and

@@ -1,6 +1,6 @@
 //! All-to-all near what is possible, on any machine.
 //!
-//! The bound is that of [`bounds`](crate::bounds). Makers are tried, the simplest first, until one is near it:
+//! The bound is that of [`bounds`]. Makers are tried, the simplest first, until one is near it:
 //!
 //! 1. every block straight to its rank, which is best on meshes, switches and boxes with adapters;
 //! 2. over boxes first to the rank on the target's rail, then along the rail;
@@ -8,7 +8,7 @@
 //! 4. the flow of all pairs.
 //!
 //! A flow is divided into few pieces of a block ([`Options::pieces_max`]), and each piece takes one way from rank to
-//! rank. Exchanges whose counts differ are put in order by [`stages`].
+//! rank. Exchanges whose counts differ are put in order by [`stages()`].
 //!
 //! Invariant: the same topology and options give the same schedule; its [`rate`](Exchange::rate) is counted on the
 //! emitted transfers in whole numbers, with links between the same nodes as one ([`Topology::bundled`]). Absent:

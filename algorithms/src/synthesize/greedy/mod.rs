@@ -6,8 +6,8 @@
 //!
 //! Source: W. Won et al., "TACOS: Topology-Aware Collective Algorithm Synthesizer for Distributed Machine Learning",
 //! MICRO 2024; folds are spreads with every link turned round, backwards in time, as there. Added here: links that
-//! routes share, a second copy over slow links only where no fast one brings it ([`spread`]), and the moves of
-//! [`balance`]. Cost: the trees of an all-gather take `n (n - 1) pieces` chunks; some hundred edges are looked at for
+//! routes share, a second copy over slow links only where no fast one brings it (`spread`), and the moves of
+//! `balance`. Cost: the trees of an all-gather take `n (n - 1) pieces` chunks; some hundred edges are looked at for
 //! each.
 //!
 //! Invariant: the work is bounded by counted looks at edges, and numbers decide everything: the same topology gives
