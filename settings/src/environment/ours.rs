@@ -73,7 +73,7 @@ const OURS: [Ours; 30] = [
         "CONSORT_ALGO",
         "all",
         "which algorithms may be chosen; found-rings, found-trees, file-rings and file-trees are those of the machine and of \
-         NCCL_GRAPH_FILE; equal on all ranks",
+         NCCL_GRAPH_FILE, made what is made for the machine; equal on all ranks",
     ),
     variable(
         "CONSORT_DETERMINISM",
