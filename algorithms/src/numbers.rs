@@ -1,4 +1,4 @@
-//! Tables from names to numbers.
+//! Tables from names to numbers, and hashes that are compared between processes.
 //!
 //! Invariant: the content of a table does not depend on the hash, and no code iterates over one in the table's order.
 //! Names come from plans and schedules of this library, so the hash is quick instead of safe against chosen names.
@@ -8,6 +8,11 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 /// Numbers, or other facts, by name.
 pub(crate) type Numbers<K, V = u32> = HashMap<K, V, BuildHasherDefault<Mixer>>;
+
+/// FNV-1a: the same number for the same bytes in every process and build.
+pub(crate) fn fnv(bytes: impl Iterator<Item = u8>) -> u64 {
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
 
 /// One multiplication for each word.
 #[derive(Default)]

@@ -120,11 +120,11 @@ unsafe fn collective(
         {
             let (rank, size) = (communicator.rank(), communicator.size());
             let lengths = (call.input_bytes(rank, size), call.output_bytes(rank, size));
+            let (from, to) = ((passed.input, Some(lengths.0)), (passed.output, Some(lengths.1)));
             // SAFETY: the caller promises that the buffers are as long as NCCL's contract for the call requires,
             // which is the result of `input_bytes` and `output_bytes`, and that no other thread touches them
             // meanwhile.
-            let (input, output) =
-                unsafe { lent(&comm, (passed.input, Some(lengths.0)), (passed.output, Some(lengths.1)))? };
+            let (input, output) = unsafe { lent(&comm, from, to)? };
             thread::remember(like, lengths);
             match if plain { comm.timeout() } else { timeout::now(&comm) } {
                 None => communicator.execute(&call, input, output)?,

@@ -101,7 +101,7 @@ fn agreed(said: &[[i64; WORDS]], size: u32) -> Result<()> {
 mod tests {
     use super::*;
     use crate::ReduceOp;
-    use crate::planning::Collective;
+    use crate::planning::{Algorithm, Collective, Schedule};
     use consort_algorithms::topology::profile;
 
     fn on_all<R: Send>(ranks: u32, run: impl Fn(&Communicator) -> R + Sync) -> Vec<R> {
@@ -152,6 +152,24 @@ mod tests {
             error.to_string()
         });
         assert!(errors.iter().all(|error| error.contains("rank 2 named another topology")), "{errors:?}");
+    }
+
+    #[test]
+    fn a_rank_that_registers_a_schedule_meanwhile_is_a_mismatch_on_both() {
+        let mut world = Communicator::local(2).expect("a world");
+        let errors: Vec<Error> = std::thread::scope(|threads| {
+            let run = |comm: &mut Communicator| {
+                if comm.rank() == 0 {
+                    return comm.planned_on(&profile("host:2").expect("a profile")).expect_err("they differ");
+                }
+                let direct = Algorithm::Direct { first: 0 }.schedule(Collective::AllReduce, 2);
+                let named = Schedule { name: "of-rank-1".into(), ..direct };
+                comm.register_schedule(named).expect_err("they differ")
+            };
+            let all: Vec<_> = world.iter_mut().map(|comm| threads.spawn(move || run(comm))).collect();
+            all.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+        });
+        assert!(errors.iter().all(|error| matches!(error, Error::Mismatch { .. })), "{errors:?}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::{PoisonError, RwLock};
 
 use super::{Algorithm, Family};
+use crate::numbers::fnv;
 use crate::{Collective, LowerOptions, Plan, Schedule, lower_all, passes, verify};
 
 /// The longest name.
@@ -174,11 +175,9 @@ pub(crate) fn prove(schedule: &Schedule, options: &LowerOptions) -> Result<u64, 
     }
 }
 
-/// FNV-1a over the schedule and its range as text.
+/// A word for the schedule and its range.
 fn hash_of(schedule: &Schedule, range: Range) -> u64 {
-    let text = format!("{schedule:?} {range:?}");
-    text.bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    fnv(format!("{schedule:?} {range:?}").bytes())
 }
 
 #[cfg(test)]

@@ -29,6 +29,7 @@ use stages::Stages;
 
 pub use channels::graphs;
 pub use given::given;
+pub(crate) use schedules::named;
 pub use words::words;
 
 /// What bounds a search.

@@ -7,6 +7,7 @@ use super::{Rings, Trees, units};
 use crate::builders::{
     self, OrderedRing, RingOptions, SpanningTree, ring_is_defined, spanning_trees_are_defined,
 };
+use crate::numbers::fnv;
 use crate::{Collective, Rank, Schedule};
 
 /// The most pieces of a block among which rings of different speeds share it.
@@ -20,11 +21,9 @@ const CHANNELS_MAX: usize = 16;
 /// The most messages of a schedule: all of them are simulated and proved. Channels and their shares are fewer where ranks are many.
 const MESSAGES_MAX: usize = 1 << 14;
 
-/// FNV-1a over words.
+/// A hash of words.
 pub(super) fn hash(words: impl Iterator<Item = u32>) -> u64 {
-    words
-        .flat_map(u32::to_le_bytes)
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    fnv(words.flat_map(u32::to_le_bytes))
 }
 
 /// Whole shares in about the proportion of `speeds`, of at most `pieces_max` pieces: the fewest pieces that lose at most one
@@ -122,7 +121,8 @@ fn repeated<T: Clone>(copies: usize, once: impl Iterator<Item = T>) -> Vec<T> {
     (0..copies).flat_map(|_| once.iter().cloned()).collect()
 }
 
-fn named(family: &str, hash: u64, schedule: Schedule) -> Schedule {
+/// The schedule under a name of its family, its collective, its ranks and a hash of what it is.
+pub(crate) fn named(family: &str, hash: u64, schedule: Schedule) -> Schedule {
     let collective = schedule.collective.to_string().replace('_', "-");
     Schedule { name: format!("{family}-{collective}-{}-{hash:016x}", schedule.ranks), ..schedule }
 }

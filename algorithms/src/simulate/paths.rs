@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use super::SimulateError;
 use super::program::Connection;
 use crate::Rank;
-use crate::topology::{LinkId, NodeId, NodeKind, Routes, Topology};
+use crate::topology::{LinkId, NodeId, Routes, Topology};
 
 /// Something that stands for several of its kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -145,16 +145,9 @@ fn neighbours(pairs: &[(u32, Option<u32>)], limit: u32) -> impl Iterator<Item = 
 /// Links first, then each rank's injection, then each rank's ejection; bytes a picosecond.
 pub(super) fn capacities(topology: &Topology) -> Vec<f64> {
     let limit = |limit: Option<u64>| limit.map_or(f64::INFINITY, |bytes_s| bytes_s as f64 / 1e12);
-    let limits = |eject: bool| {
-        topology.nodes().iter().filter_map(move |node| match node.kind {
-            NodeKind::Rank { inject_bytes_s, eject_bytes_s, .. } => {
-                Some(limit(if eject { eject_bytes_s } else { inject_bytes_s }))
-            }
-            _ => None,
-        })
-    };
     let links = topology.links().iter().map(|link| link.bandwidth_bytes_s as f64 / 1e12);
-    links.chain(limits(false)).chain(limits(true)).collect()
+    let ends = topology.rank_limits(false).chain(topology.rank_limits(true));
+    links.chain(ends.map(limit)).collect()
 }
 
 /// The node of a rank, or of a switch that the schedule numbers above its `ranks`.

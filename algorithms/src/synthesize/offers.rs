@@ -5,6 +5,8 @@
 
 use super::{exchange, greedy, packing, rate, trees};
 use crate::bounds::Ratio;
+use crate::numbers::fnv;
+use crate::search::named;
 use crate::topology::Topology;
 use crate::{Collective, Rank, Schedule};
 
@@ -31,11 +33,15 @@ pub struct Offer {
 /// collective; the schedule's rank `i` is rank `(i + root) % ranks` of the topology.
 pub fn offers(topology: &Topology, collective: Collective, root: Rank) -> Vec<Offer> {
     let topology = &topology.bundled();
+    let ranks = topology.ranks() as usize;
     let made: Vec<(&str, Schedule)> = match collective {
         Collective::AllReduce => {
             let all = trees::frontier(topology, &trees::Options::default());
-            let fitting = all.iter().map(|trees| (trees.rate(), trees.schedule()));
-            chosen(fitting.collect()).into_iter().map(|schedule| ("wire-trees", schedule)).collect()
+            // Up and down each edge.
+            let messages =
+                |trees: &trees::Trees| 2 * (ranks - 1) * pieces(trees.trees().iter().map(|tree| tree.share));
+            let rated = all.into_iter().map(|trees| (trees.rate(), messages(&trees), trees)).collect();
+            chosen(rated).iter().map(|trees| ("wire-trees", trees.schedule())).collect()
         }
         Collective::AllToAll => {
             let made = exchange::exchange(topology, &exchange::Options::default());
@@ -46,22 +52,24 @@ pub fn offers(topology: &Topology, collective: Collective, root: Rank) -> Vec<Of
         }
         _ if packing::is_defined(collective) => {
             let all = packing::frontier(topology, collective, root, &packing::Options::default());
-            let fitting = all.iter().map(|forest| (forest.rate(), forest.schedule(CHANNELS_MAX)));
-            chosen(fitting.collect()).into_iter().map(|schedule| ("forest", schedule)).collect()
+            let messages =
+                |forest: &packing::Forest| (ranks - 1) * pieces(forest.trees.iter().map(|tree| tree.share));
+            let rated = all.into_iter().map(|forest| (forest.rate(), messages(&forest), forest)).collect();
+            chosen(rated).iter().map(|forest| ("forest", forest.schedule(CHANNELS_MAX))).collect()
         }
         _ => Vec::new(),
     };
-    let made = if made.is_empty() && offers_are_defined(collective) && collective != Collective::AllToAll {
-        let found = greedy::schedule(topology, collective, root, &greedy::Options::default());
-        found
-            .map(|found| ("greedy", found.schedule))
-            .filter(|(_, schedule)| fits(schedule))
-            .into_iter()
-            .collect()
-    } else {
-        made
-    };
-    made.into_iter().filter_map(|(maker, schedule)| offer(topology, maker, root, schedule)).collect()
+    let is_without = made.is_empty() && offers_are_defined(collective) && collective != Collective::AllToAll;
+    let greedy = || greedy::schedule(topology, collective, root, &greedy::Options::default());
+    let last = is_without.then(greedy).flatten().map(|found| ("greedy", found.schedule));
+    let last = last.filter(|(_, schedule)| fits(schedule));
+    let all = made.into_iter().chain(last);
+    all.filter_map(|(maker, schedule)| offer(topology, maker, root, schedule)).collect()
+}
+
+/// The pieces that trees of these shares carry together.
+fn pieces(shares: impl Iterator<Item = u32>) -> usize {
+    shares.map(|share| share as usize).sum()
 }
 
 /// Whether there can be offers for `collective`.
@@ -73,20 +81,22 @@ fn fits(schedule: &Schedule) -> bool {
     schedule.messages() <= MESSAGES_MAX
 }
 
-/// The fastest schedule that fits, and before it the first of them that is near to it.
-fn chosen(all: Vec<(Ratio, Schedule)>) -> Vec<Schedule> {
-    let mut all: Vec<(Ratio, Schedule)> = all.into_iter().filter(|(_, schedule)| fits(schedule)).collect();
-    let Some((most, fastest)) = all.pop() else { return Vec::new() };
+/// Of what is rated, with its messages, the fastest that fits, and before it the first that is near to that.
+fn chosen<T>(rated: Vec<(Ratio, usize, T)>) -> Vec<T> {
+    let mut fitting: Vec<(Ratio, usize, T)> =
+        rated.into_iter().filter(|(_, messages, _)| *messages <= MESSAGES_MAX).collect();
+    let Some((most, _, fastest)) = fitting.pop() else { return Vec::new() };
     let near = Ratio::new(NEAR_PERCENT, 100).checked_mul(most);
-    let first = all.into_iter().find(|(rate, _)| near.is_some_and(|near| *rate >= near));
-    first.map(|(_, schedule)| schedule).into_iter().chain([fastest]).collect()
+    let first = fitting.into_iter().find(|(rate, ..)| near.is_some_and(|near| *rate >= near));
+    first.map(|(.., few)| few).into_iter().chain([fastest]).collect()
 }
 
 fn offer(topology: &Topology, maker: &str, root: Rank, schedule: Schedule) -> Option<Offer> {
     let turned = if root.0 == 0 { schedule.clone() } else { on_machine(&schedule, root) };
     let rate = rate(&turned, topology).ok()??;
     let is_deep = schedule.cost().depth > 1;
-    Some(Offer { schedule: named(maker, schedule), rate, is_deep })
+    let hash = fnv(format!("{:?} {:?}", schedule.partition, schedule.rounds).bytes());
+    Some(Offer { schedule: named(maker, hash, schedule), rate, is_deep })
 }
 
 /// The schedule with its ranks as the machine numbers them.
@@ -97,16 +107,6 @@ fn on_machine(schedule: &Schedule, root: Rank) -> Schedule {
         (transfer.from, transfer.to) = (rank(transfer.from), rank(transfer.to));
     }
     turned
-}
-
-/// The schedule under a name of its maker, its collective, its ranks and a hash of its transfers.
-fn named(maker: &str, schedule: Schedule) -> Schedule {
-    let words = format!("{:?} {:?}", schedule.partition, schedule.rounds);
-    let hash = words
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
-    let collective = schedule.collective.name().replace('_', "-");
-    Schedule { name: format!("{maker}-{collective}-{}-{hash:016x}", schedule.ranks), ..schedule }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::bounds::Ratio;
 use crate::simulate::SimulateError;
-use crate::topology::{NodeId, NodeKind, Routes, Topology};
+use crate::topology::{NodeId, Routes, Topology};
 use crate::{Rank, Schedule};
 
 /// The chunks that a schedule sends over each wire.
@@ -69,19 +69,8 @@ impl Loads {
     /// The most chunks a second, by the wire that needs most time; none where nothing travels.
     fn chunks_s(&self, topology: &Topology) -> Option<Ratio> {
         let links = topology.links().iter().map(|link| Some(link.bandwidth_bytes_s)).zip(&self.links);
-        let limits = |enters: bool| {
-            topology.nodes().iter().map(move |node| match node.kind {
-                NodeKind::Rank { inject_bytes_s, eject_bytes_s, .. } => {
-                    if enters {
-                        eject_bytes_s
-                    } else {
-                        inject_bytes_s
-                    }
-                }
-                _ => None,
-            })
-        };
-        let ends = limits(false).zip(&self.sent).chain(limits(true).zip(&self.received));
+        let ends =
+            topology.rank_limits(false).zip(&self.sent).chain(topology.rank_limits(true).zip(&self.received));
         let all = links.chain(ends).filter(|(_, chunks)| **chunks > 0);
         all.filter_map(|(limit, chunks)| Some(Ratio::new(u128::from(limit?), u128::from(*chunks)))).min()
     }

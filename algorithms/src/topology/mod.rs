@@ -220,6 +220,15 @@ impl Topology {
         self.ranks
     }
 
+    /// For each rank the most that enters it over all its links, or leaves it, bytes a second; none where links alone limit it.
+    pub(crate) fn rank_limits(&self, enters: bool) -> impl Iterator<Item = Option<u64>> + '_ {
+        self.nodes[..self.ranks as usize].iter().map(move |node| match node.kind {
+            NodeKind::Rank { eject_bytes_s, .. } if enters => eject_bytes_s,
+            NodeKind::Rank { inject_bytes_s, .. } => inject_bytes_s,
+            _ => None,
+        })
+    }
+
     /// All nodes; the ranks come first.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes

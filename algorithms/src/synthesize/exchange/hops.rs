@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::topology::{LinkId, NodeId, NodeKind, Routes, Topology};
+use crate::topology::{LinkId, NodeId, Routes, Topology};
 
 /// The hops between ranks. Where ranks are alike, those of rank 0 stand for all ([`turned`](super::turned)).
 #[derive(Clone, Debug)]
@@ -45,23 +45,12 @@ pub(super) struct Wires {
 impl Wires {
     pub(super) fn new(topology: &Topology) -> Wires {
         let mut capacity: Vec<u64> = topology.links().iter().map(|link| link.bandwidth_bytes_s).collect();
-        let ranks = &topology.nodes()[..topology.ranks() as usize];
         let mut limits = |enters: bool| -> Vec<Option<u32>> {
-            let limit = |kind: NodeKind| match kind {
-                NodeKind::Rank { inject_bytes_s, eject_bytes_s, .. } => {
-                    if enters {
-                        eject_bytes_s
-                    } else {
-                        inject_bytes_s
-                    }
-                }
-                _ => None,
-            };
             let mut number = |limit: u64| {
                 capacity.push(limit);
                 capacity.len() as u32 - 1
             };
-            ranks.iter().map(|node| limit(node.kind)).map(|limit| limit.map(&mut number)).collect()
+            topology.rank_limits(enters).map(|limit| limit.map(&mut number)).collect()
         };
         let (leaving, entering) = (limits(false), limits(true));
         Wires { capacity, leaving, entering }

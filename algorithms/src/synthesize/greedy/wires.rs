@@ -6,7 +6,7 @@
 
 use crate::Rank;
 use crate::bounds::Ratio;
-use crate::topology::{NodeId, NodeKind, Routes, Topology};
+use crate::topology::{NodeId, Routes, Topology};
 
 /// Time units that a chunk takes on the fastest link. It has many divisors, so that the times of common links are
 /// exact.
@@ -44,13 +44,7 @@ impl Wires {
         let (ranks, links) = (topology.ranks(), topology.links().len());
         let mut bandwidths: Vec<Option<u64>> =
             topology.links().iter().map(|link| Some(link.bandwidth_bytes_s)).collect();
-        for enters in [false, true] {
-            bandwidths.extend(topology.nodes()[..ranks as usize].iter().map(|node| match node.kind {
-                NodeKind::Rank { eject_bytes_s, .. } if enters => eject_bytes_s,
-                NodeKind::Rank { inject_bytes_s, .. } => inject_bytes_s,
-                _ => None,
-            }));
-        }
+        bandwidths.extend(topology.rank_limits(false).chain(topology.rank_limits(true)));
         let fastest = bandwidths.iter().flatten().copied().max().unwrap_or(1);
         let time = |bandwidth: &Option<u64>| match *bandwidth {
             // A limit of nothing is as slow as can be counted.

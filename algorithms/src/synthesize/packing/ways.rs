@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::topology::{LinkId, Node, NodeId, NodeKind, Routes, Topology};
+use crate::topology::{LinkId, NodeId, Routes, Topology};
 
 /// The paths that edges may stand for.
 #[derive(Clone, Debug)]
@@ -27,13 +27,9 @@ impl Ways {
         let ranks = topology.ranks();
         let all: Vec<NodeId> = (0..ranks).map(NodeId).collect();
         let has_others = topology.nodes().len() > ranks as usize;
-        let limits = |node: &Node| match node.kind {
-            NodeKind::Rank { inject_bytes_s, eject_bytes_s, .. } => {
-                inject_bytes_s.or(eject_bytes_s).is_some()
-            }
-            _ => false,
-        };
-        let is_joined = has_others || topology.nodes().iter().any(limits);
+        let has_limits =
+            topology.rank_limits(false).chain(topology.rank_limits(true)).any(|limit| limit.is_some());
+        let is_joined = has_others || has_limits;
         let (mut routes, mut parts) = (BTreeMap::new(), BTreeSet::new());
         let mut search = Routes::new(topology);
         for from in 0..ranks {

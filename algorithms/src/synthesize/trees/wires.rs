@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::topology::{LinkId, NodeId, NodeKind, Routes, Topology};
+use crate::topology::{LinkId, NodeId, Routes, Topology};
 
 /// The pairs of ranks that may be edges, and what they load.
 #[derive(Debug)]
@@ -112,10 +112,8 @@ fn edges(topology: &Topology) -> (Vec<Edge>, Vec<Edge>) {
 /// What passes each link, leaves and enters each rank, in bytes a second; none without a limit.
 fn capacities(topology: &Topology) -> Vec<Option<u64>> {
     let links = topology.links().iter().map(|link| Some(link.bandwidth_bytes_s));
-    let ends = topology.nodes().iter().flat_map(|node| match node.kind {
-        NodeKind::Rank { inject_bytes_s, eject_bytes_s, .. } => vec![inject_bytes_s, eject_bytes_s],
-        _ => Vec::new(),
-    });
+    let ends =
+        topology.rank_limits(false).zip(topology.rank_limits(true)).flat_map(|(out, into)| [out, into]);
     links.chain(ends).collect()
 }
 
