@@ -384,7 +384,7 @@ impl Planning {
             return asked.select();
         }
         // Plans of what was found differ with the root.
-        let is_found = !self.searched(asked.collective()).is_empty();
+        let is_found = !self.searched(asked.collective()).is_empty() || self.shape.rails > 0;
         let root = if is_found { asked.call.root } else { asked.call.first_folded(self.ranks()) };
         let key = (asked.collective(), asked.bytes(), root, asked.call.algorithm, asked.ground);
         self.once_on_devices(key, || asked.select())

@@ -9,6 +9,7 @@ mod exclusion;
 mod graph;
 mod near;
 mod price;
+mod rails;
 mod searched;
 mod tables;
 
@@ -30,6 +31,9 @@ use consort_settings::options::{Determinism, Preferences, TuningLine, digest, gr
 use consort_settings::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, Settings, TransportChoice};
 use consort_types::call::Call;
 use consort_types::error::{Error, Result};
+
+use rails::{RAIL_SLICES, rails_of};
+use searched::moves_by_links;
 
 pub(super) use tables::line_ignored;
 
@@ -56,7 +60,7 @@ const MESSAGE_RANKS_FEW: u32 = 4;
 pub struct Planning {
     machine: Machine,
     transport: TransportChoice,
-    shape: Shape,
+    pub(super) shape: Shape,
     slot_bytes: Option<usize>,
     pub(super) preferences: Preferences,
     topology: Topology,
@@ -126,9 +130,10 @@ impl Planning {
         // A route takes one link, and equal wires side by side are striped over.
         let topology = topology.bundled();
         let per_box = even_boxes(&topology);
+        let rails = if is_named { rails_of(&topology) } else { 0 };
         let invariant = preferences.determinism == Determinism::Invariant;
         let Settings { channels, bidirectional, .. } = *settings;
-        let shape = Shape { per_box, channels, bidirectional, all_pairs: invariant };
+        let shape = Shape { per_box, channels, bidirectional, all_pairs: invariant, rails };
         let agreed = machine.graphs.channels;
         let channels =
             settings.exchanged.graphs.clone().filter(|_| settings.exchanged.graphs_mark() == agreed);
@@ -422,6 +427,8 @@ impl Planning {
         }
         let slice = if self.machine.sockets {
             self.slice_of_messages(piece)
+        } else if algorithm.is_along_rails() {
+            piece / RAIL_SLICES
         } else if self.is_found_ring(algorithm) {
             piece
         } else {
@@ -454,7 +461,7 @@ impl Planning {
     pub(crate) fn is_wide(&self, algorithm: Algorithm) -> bool {
         // Where there are few ranks no algorithm has many peers.
         let few = self.machine.sockets && self.machine.ranks <= MESSAGE_RANKS_FEW;
-        algorithm.has_many_peers() && !few && !self.is_found_ring(algorithm)
+        algorithm.has_many_peers() && !few && !self.is_found_ring(algorithm) && !algorithm.is_along_rails()
     }
 
     /// Whether the cores of one host move everything.

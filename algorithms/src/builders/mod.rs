@@ -21,6 +21,8 @@ mod pair;
 mod pat;
 #[cfg(test)]
 mod proving;
+mod rail_trees;
+mod rails;
 mod ring;
 mod rings;
 mod scattered;
@@ -47,6 +49,8 @@ pub use hierarchical::{
 };
 pub use pair::pair;
 pub use pat::{pat, pat_is_defined};
+pub use rail_trees::{RailTrees, rail_trees};
+pub use rails::{Rails, rails_are_defined};
 pub use ring::{Ring, RingOptions, ring, ring_is_defined};
 pub use rings::{OrderedRing, rings};
 pub use scattered::scatter_all_gather;

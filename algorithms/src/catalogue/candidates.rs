@@ -6,12 +6,17 @@
 use super::{Algorithm, Shape};
 use crate::Collective;
 
+/// Channels of rings along rails: one for short calls, more where one cannot keep the links busy.
+const RAIL_CHANNELS: [u16; 3] = [1, 4, 8];
+/// Trees along each rail, for the same reasons; one alone loads half of the doors.
+const RAIL_TREES: [u16; 3] = [1, 2, 4];
+
 /// Above this number of ranks no rank sends to all others at once: memory for connections grows with the ranks.
 const ALL_PAIRS_RANKS_MAX: u32 = 64;
 
 /// The algorithms that a planner should price for `collective` over `ranks` ranks.
 pub fn candidates(collective: Collective, ranks: u32, shape: &Shape) -> Vec<Algorithm> {
-    let Shape { per_box, channels, bidirectional, all_pairs } = *shape;
+    let Shape { per_box, channels, bidirectional, all_pairs, rails } = *shape;
     let mut all = vec![
         Algorithm::Pair,
         Algorithm::Ring { channels, bidirectional },
@@ -40,6 +45,10 @@ pub fn candidates(collective: Collective, ranks: u32, shape: &Shape) -> Vec<Algo
             Algorithm::TwoLevel { per_box },
         ]);
     }
+    if rails > 0 {
+        all.extend(RAIL_CHANNELS.map(|channels| Algorithm::Rails { per_box: rails, channels }));
+        all.extend(RAIL_TREES.map(|trees| Algorithm::RailTrees { per_box: rails, trees, first: 0 }));
+    }
     if let Some((columns, rows)) = square(ranks) {
         all.push(Algorithm::BlueConnect { dimensions: [columns, rows, 1, 1] });
     }
@@ -62,7 +71,9 @@ mod tests {
         for ranks in (1..=64).chain([128, 1024, 16384]) {
             for collective in Collective::ALL {
                 for per_box in [1, 2, 8] {
-                    let shape = Shape { per_box, channels: 2, bidirectional: true, all_pairs: ranks == 128 };
+                    let all_pairs = ranks == 128;
+                    let shape =
+                        Shape { per_box, channels: 2, bidirectional: true, all_pairs, rails: per_box };
                     let found = candidates(collective, ranks, &shape);
                     let possible = collective != Collective::SendReceive || ranks == 2;
                     assert_eq!(!found.is_empty(), possible, "{collective} over {ranks}");

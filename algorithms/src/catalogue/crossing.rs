@@ -34,7 +34,7 @@ pub fn crossing(algorithm: Algorithm, collective: Collective, ranks: u32, per_bo
         (Algorithm::Pair, _) => 1.0,
         (Algorithm::Ring { .. }, Broadcast | Reduce) => 1.0,
         (Algorithm::Ring { .. }, _) => phases * share,
-        (Algorithm::Tree | Algorithm::Imported(_), _) => {
+        (Algorithm::Tree | Algorithm::RailTrees { .. } | Algorithm::Imported(_), _) => {
             counted(&algorithm.schedule(collective, ranks), per_box)
         }
         (Algorithm::Doubling, _) => distances().map(aligned).sum(),
@@ -81,11 +81,10 @@ pub fn crossing(algorithm: Algorithm, collective: Collective, ranks: u32, per_bo
         (Algorithm::Direct { .. }, AllReduce) => everywhere(1.0),
         (Algorithm::Direct { .. }, _) => everywhere(1.0 / n),
         (Algorithm::TwoShot, _) => everywhere(2.0 / n),
-        (Algorithm::Hierarchical { per_box: inside }, AllReduce | ReduceScatter | AllGather)
-            if inside == per_box =>
-        {
-            phases * (n / p - 1.0) * p / n
-        }
+        (
+            Algorithm::Hierarchical { per_box: inside } | Algorithm::Rails { per_box: inside, .. },
+            AllReduce | ReduceScatter | AllGather,
+        ) if inside == per_box => phases * (n / p - 1.0) * p / n,
         (Algorithm::BoxTree { per_box: inside }, _) if inside == per_box => match ranks / per_box {
             2 => 1.0,
             3 => 1.5,
@@ -139,7 +138,7 @@ mod tests {
             [(8, 2), (8, 4), (16, 4), (16, 8), (32, 8), (64, 8), (64, 16), (12, 3), (24, 8), (40, 8)];
         let (mut compared, mut wrong) = (0, Vec::new());
         for (ranks, per_box) in shapes {
-            let shape = Shape { per_box, channels: 2, bidirectional: true, all_pairs: false };
+            let shape = Shape { per_box, channels: 2, bidirectional: true, all_pairs: false, rails: per_box };
             for collective in Collective::ALL {
                 for algorithm in candidates(collective, ranks, &shape) {
                     let said = crossing(algorithm, collective, ranks, per_box).expect("it is defined");

@@ -9,6 +9,17 @@ const TWO_SHOT_PROVED_MAX: u32 = 128;
 /// The same for trees, whose order comes about through third ranks.
 const TREE_PROVED_MAX: u32 = 1024;
 
+/// How an algorithm grows with the boxes of a machine; see [`Algorithm::over_boxes`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OverBoxes {
+    /// Ranks of a box.
+    pub per_box: u32,
+    /// Boxes.
+    pub boxes: u32,
+    /// Whether every box more adds the same rounds; otherwise every doubling adds the same hops.
+    pub is_ring: bool,
+}
+
 /// Bits of a [word](Algorithm::word) for the parameters.
 const PARAMETER_BITS: u32 = 7;
 
@@ -63,9 +74,38 @@ impl Algorithm {
     pub const fn proved_ranks_max(self) -> u32 {
         match self {
             Algorithm::TwoShot => TWO_SHOT_PROVED_MAX,
-            Algorithm::Tree | Algorithm::BoxTree { .. } => TREE_PROVED_MAX,
+            Algorithm::Tree | Algorithm::BoxTree { .. } | Algorithm::RailTrees { .. } => TREE_PROVED_MAX,
             _ => u32::MAX,
         }
+    }
+
+    /// The same algorithm for a call whose root has this number, where its plans depend on the root's place in its box.
+    pub const fn rooted_at(self, root: u32) -> Self {
+        match self {
+            Algorithm::RailTrees { per_box, trees, .. } => {
+                Algorithm::RailTrees { per_box, trees, first: root % per_box }
+            }
+            other => other,
+        }
+    }
+
+    /// The same algorithm over fewer boxes, where that shows what each box more adds; the boxes, and whether what they add is
+    /// linear in their number or in its logarithm.
+    pub fn over_boxes(self, ranks: u32) -> Option<OverBoxes> {
+        match self {
+            Algorithm::Rails { per_box, .. } => {
+                Some(OverBoxes { per_box, boxes: ranks / per_box, is_ring: true })
+            }
+            Algorithm::RailTrees { per_box, .. } => {
+                Some(OverBoxes { per_box, boxes: ranks / per_box, is_ring: false })
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether channels side by side keep a link full, so that their slots are worth being as long as those of rings.
+    pub const fn is_along_rails(self) -> bool {
+        matches!(self, Algorithm::Rails { .. } | Algorithm::RailTrees { .. })
     }
 
     /// The same algorithm with a fold that begins with the contribution of `first`, relative to the root. It is
@@ -89,6 +129,14 @@ impl Algorithm {
             Algorithm::Hierarchical { per_box }
             | Algorithm::BoxTree { per_box }
             | Algorithm::TwoLevel { per_box } => u64::from(per_box),
+            Algorithm::Rails { per_box, channels } => {
+                u64::from(per_box) << 4 | u64::from(channels.wrapping_sub(1))
+            }
+            Algorithm::RailTrees { per_box, trees, first } => {
+                u64::from(first) << PARAMETER_BITS
+                    | u64::from(per_box) << 4
+                    | u64::from(trees.wrapping_sub(1))
+            }
             Algorithm::BlueConnect { dimensions } => {
                 dimensions.iter().fold(0, |word, along| word << 16 | u64::from(*along))
             }

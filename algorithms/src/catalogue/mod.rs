@@ -15,13 +15,14 @@ mod names;
 
 pub use candidates::candidates;
 pub use crossing::crossing;
+pub use facts::OverBoxes;
 pub use formula::{Formula, Level, formula};
 pub use imported::{Imported, Range, Refused};
 pub(crate) use imported::{NAME_MAX, prove};
 pub use names::{Family, UnknownAlgorithm};
 
-use crate::builders::{self, PartnerOrder, RingOptions};
-use crate::{Collective, Regular, Schedule};
+use crate::builders::{self, PartnerOrder, RailTrees, RingOptions};
+use crate::{Collective, Regular, Schedule, whole};
 
 /// An algorithm with its parameters.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -85,12 +86,30 @@ pub enum Algorithm {
         /// Ranks of a box.
         per_box: u32,
     },
+    /// Rings along rails, and exchanges inside of the boxes beside them.
+    Rails {
+        /// Ranks of a box.
+        per_box: u32,
+        /// Channels side by side.
+        channels: u16,
+    },
+    /// Trees along rails, and chains or stars inside of the boxes.
+    RailTrees {
+        /// Ranks of a box.
+        per_box: u32,
+        /// Trees along each rail.
+        trees: u16,
+        /// The number of the root in its box; 0 without a root.
+        first: u32,
+    },
     /// An imported schedule.
     Imported(Imported),
 }
 
 /// The most rings side by side.
 pub const CHANNELS_MAX: u16 = 16;
+/// The most trees along all rails together.
+const RAIL_TREES_MAX: u64 = 256;
 
 impl Algorithm {
     /// Whether the algorithm has a schedule for `collective` over `ranks` ranks (at least 1).
@@ -129,6 +148,19 @@ impl Algorithm {
             }
             Algorithm::BoxTree { per_box } => divides(per_box) && builders::box_tree_is_defined(collective),
             Algorithm::TwoLevel { per_box } => collective == AllToAll && divides(per_box),
+            Algorithm::Rails { per_box, channels } => {
+                divides(per_box)
+                    && (1..=CHANNELS_MAX).contains(&channels)
+                    && builders::rails_are_defined(collective)
+            }
+            Algorithm::RailTrees { per_box, trees, first } => {
+                let is_rooted = matches!(collective, Broadcast | Reduce);
+                divides(per_box)
+                    && (1..=CHANNELS_MAX).contains(&trees)
+                    && first < if is_rooted { per_box } else { 1 }
+                    && u64::from(per_box) * u64::from(trees) <= RAIL_TREES_MAX
+                    && builders::spanning_trees_are_defined(collective)
+            }
             Algorithm::Pat => builders::pat_is_defined(collective),
             Algorithm::ScatterAllGather => collective == Broadcast,
             Algorithm::Swing => builders::swing_is_defined(collective, &[ranks]),
@@ -187,6 +219,13 @@ impl Algorithm {
                 let exchange = |_, ranks| builders::pairwise(ranks);
                 builders::hierarchical(collective, ranks / per_box, per_box, &exchange, &exchange)
             }
+            Algorithm::Rails { per_box, channels } => {
+                whole(&builders::Rails::new(collective, ranks / per_box, per_box, channels))
+            }
+            Algorithm::RailTrees { per_box, trees, first } => {
+                let of = RailTrees { boxes: ranks / per_box, per_box, trees: trees.into(), first };
+                builders::rail_trees(collective, of)
+            }
             // The fewest rounds: all of a message's blocks together.
             Algorithm::Pat => builders::pat(collective, ranks, u32::MAX),
             Algorithm::ScatterAllGather => builders::scatter_all_gather(ranks),
@@ -224,6 +263,9 @@ impl Algorithm {
                 let name = format!("blueconnect({})", lengths.join("x"));
                 Box::new(builders::RingGrid::new(name, collective, &used)?)
             }
+            Algorithm::Rails { per_box, channels } => {
+                Box::new(builders::Rails::new(collective, ranks / per_box, per_box, channels))
+            }
             _ => return None,
         };
         regular.symmetry().is_some().then_some(regular)
@@ -248,6 +290,10 @@ impl Algorithm {
             {
                 ranks
             }
+            Algorithm::Rails { channels, .. } => {
+                u32::from(channels) * if collective == Collective::AllReduce { ranks } else { 1 }
+            }
+            Algorithm::RailTrees { per_box, trees, .. } => per_box * u32::from(trees),
             Algorithm::Imported(of) => of.schedule().partition.parts,
             // Trees are short.
             Algorithm::Tree | Algorithm::BoxTree { .. } => self.schedule(collective, ranks).partition.parts,
@@ -267,7 +313,7 @@ impl Family {
             let candidates = candidates(
                 collective,
                 ranks,
-                &Shape { per_box: 2, channels: 1, bidirectional: false, all_pairs: false },
+                &Shape { per_box: 2, channels: 1, bidirectional: false, all_pairs: false, rails: 2 },
             );
             candidates.iter().any(|algorithm| algorithm.family() == self)
         })
@@ -286,6 +332,9 @@ pub struct Shape {
     /// Whether exchanges of every rank with every other are candidates at any number of ranks: for orders of folding
     /// that no other algorithm has.
     pub all_pairs: bool,
+    /// Ranks of a box whose rails are worth schedules of their own: where links and not processors carry bytes, and ranks are
+    /// grouped in equal boxes, or all are in one; otherwise 0.
+    pub rails: u32,
 }
 
 #[cfg(test)]
@@ -301,6 +350,7 @@ mod tests {
                     channels: 2,
                     bidirectional: true,
                     all_pairs: false,
+                    rails: if ranks % 4 == 0 { 4 } else { ranks },
                 };
                 for algorithm in candidates(collective, ranks, &shape) {
                     let schedule = algorithm.schedule(collective, ranks);

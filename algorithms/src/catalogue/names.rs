@@ -64,6 +64,8 @@ families! {
     BlueConnect "blueconnect",
     BoxTree "box-tree",
     TwoLevel "two-level",
+    Rails "rails",
+    RailTrees "rail-trees",
 }
 
 impl Family {
@@ -111,6 +113,8 @@ impl fmt::Display for UnknownAlgorithm {
             Some(Family::BlueConnect) => "blueconnect(4x8)",
             Some(Family::BoxTree) => "box-tree(per_box=8)",
             Some(Family::TwoLevel) => "two-level(per_box=8)",
+            Some(Family::Rails) => "rails(per_box=8,channels=4)",
+            Some(Family::RailTrees) => "rail-trees(per_box=8,trees=2)",
             Some(family) => family.name(),
             None => {
                 let known = Family::ALL.map(Family::name).join(", ");
@@ -139,6 +143,11 @@ impl Algorithm {
             Algorithm::Hierarchical { per_box }
             | Algorithm::BoxTree { per_box }
             | Algorithm::TwoLevel { per_box } => format!("per_box={per_box}"),
+            Algorithm::Rails { per_box, channels } => format!("per_box={per_box},channels={channels}"),
+            Algorithm::RailTrees { per_box, trees, first: 0 } => format!("per_box={per_box},trees={trees}"),
+            Algorithm::RailTrees { per_box, trees, first } => {
+                format!("per_box={per_box},trees={trees},first={first}")
+            }
             Algorithm::BlueConnect { dimensions } => {
                 let used: Vec<String> =
                     dimensions.iter().filter(|&&ranks| ranks > 1).map(u16::to_string).collect();
@@ -210,6 +219,14 @@ impl FromStr for Algorithm {
             }
             Family::BoxTree => Algorithm::BoxTree { per_box: per_box()? },
             Family::TwoLevel => Algorithm::TwoLevel { per_box: per_box()? },
+            Family::Rails => {
+                Algorithm::Rails { per_box: per_box()?, channels: narrow(number("channels")?.unwrap_or(1))? }
+            }
+            Family::RailTrees => Algorithm::RailTrees {
+                per_box: per_box()?,
+                trees: narrow(number("trees")?.unwrap_or(1))?,
+                first: number("first")?.unwrap_or(0),
+            },
             Family::Imported(of) => Algorithm::Imported(of),
         };
         // A part that is not understood makes the text unknown.
@@ -238,6 +255,9 @@ mod tests {
             Algorithm::Hierarchical { per_box: 8 },
             Algorithm::BlueConnect { dimensions: [2, 4, 8, 1] },
             Algorithm::TwoLevel { per_box: 2 },
+            Algorithm::Rails { per_box: 8, channels: 4 },
+            Algorithm::RailTrees { per_box: 4, trees: 2, first: 0 },
+            Algorithm::RailTrees { per_box: 4, trees: 1, first: 3 },
             Algorithm::ScatterAllGather,
         ] {
             assert_eq!(algorithm.to_string().parse(), Ok(algorithm), "{algorithm}");

@@ -38,6 +38,7 @@ fn algorithm(random: &mut Random, ranks: u32, per_box: u32) -> (Collective, Algo
             channels: 1 + random.below(3) as u16,
             bidirectional: random.one_in(2),
             all_pairs: random.one_in(4),
+            rails: if random.one_in(2) { per_box } else { 0 },
         };
         let named = candidates(collective, ranks, &shape);
         if collective != Collective::SendReceive && !named.is_empty() {

@@ -52,6 +52,9 @@ impl Planning {
             }
             return work::of_packets(ranks, self.shape.per_box, block_bytes, self.machine.turns);
         }
+        if let Some(seconds) = self.price_along_rails(algorithm, collective, block_bytes) {
+            return seconds;
+        }
         if ranks > if algorithm.starts_all_at_once() { SIMULATED_AT_ONCE_MAX } else { SIMULATED_RANKS_MAX } {
             return self.price_of_many(algorithm, collective, block_bytes);
         }
@@ -77,7 +80,7 @@ impl Planning {
     }
 
     /// How a price simulates.
-    fn simulated_with(
+    pub(super) fn simulated_with(
         &self,
         algorithm: Algorithm,
         collective: Collective,

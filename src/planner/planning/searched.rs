@@ -11,6 +11,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use consort_algorithms::catalogue::{Algorithm, Imported};
 use consort_algorithms::search::{self, Rings, Trees};
 use consort_algorithms::synthesize::{self, Offer};
+use consort_algorithms::topology::Topology;
 use consort_algorithms::{Collective, LowerOptions, Rank, Schedule};
 
 use super::Planning;
@@ -22,6 +23,11 @@ const RANKS_MAX: u32 = 32;
 /// Nanoseconds in which a byte is folded where it is not a processor's core that does it; cores take 0.1 in the profiles. Where
 /// cores move every byte, they and not the links are what channels share.
 const FOLD_NS_MAX: f64 = 0.02;
+
+/// Whether links carry the bytes, and no processor's cores do.
+pub(super) fn moves_by_links(topology: &Topology) -> bool {
+    topology.costs.work_ns(0, 1, 1) <= FOLD_NS_MAX
+}
 
 /// See [`Found::patience`].
 const TREES_PATIENCE: u64 = 4;
@@ -36,6 +42,8 @@ pub(super) struct Searched {
     algorithms: [OnceLock<Vec<Found>>; Collective::ALL.len()],
     /// For other roots than rank 0.
     turned: Mutex<HashMap<(Algorithm, u32), Algorithm>>,
+    /// What links carry of schedules along rails.
+    pub(super) carried: Mutex<HashMap<(Algorithm, Collective), f64>>,
 }
 
 /// A schedule that was found.
@@ -140,8 +148,8 @@ impl Planning {
 
     /// Schedules that are made for the machine: where a setting names it, and where ranks measured the wires between their hosts.
     fn made(&self, collective: Collective) -> Vec<Found> {
-        let by_cores = self.topology.costs.work_ns(0, 1, 1) > FOLD_NS_MAX;
-        let is_wired = (self.is_named && !by_cores) || (self.topology.measured && self.machine.sockets);
+        let is_wired = (self.is_named && moves_by_links(&self.topology))
+            || (self.topology.measured && self.machine.sockets);
         if !is_wired || !Source::Made.serves(collective) {
             return Vec::new();
         }
@@ -163,8 +171,7 @@ impl Planning {
             return None;
         }
         let options = search::Options::default();
-        let by_cores = self.topology.costs.work_ns(0, 1, 1) > FOLD_NS_MAX;
-        let is_searched = self.is_named && !by_cores;
+        let is_searched = self.is_named && moves_by_links(&self.topology);
         Some(match source {
             Source::Rings if is_searched => {
                 Channels::Rings(self.searched.rings.get_or_init(|| search::rings(&self.topology, &options)))
@@ -219,8 +226,11 @@ impl Planning {
         collective: Collective,
         root: u32,
     ) -> Algorithm {
-        if root == 0 || root >= self.machine.ranks || !is_rooted(collective) || !algorithm.is_imported() {
+        if root == 0 || root >= self.machine.ranks || !is_rooted(collective) {
             return algorithm;
+        }
+        if !algorithm.is_imported() {
+            return algorithm.rooted_at(root);
         }
         let known = |found: &&Found| found.algorithm == algorithm;
         let Some(found) = self.searched(collective).iter().find(known) else { return algorithm };

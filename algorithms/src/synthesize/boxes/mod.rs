@@ -1,6 +1,6 @@
 //! Collectives over many boxes, along their rails, each at what leaves a box.
 //!
-//! All-gather over equal boxes: [`RailGather`]. All-reduce: every rail has its part of the vector and some trees over
+//! All-gather over equal boxes: [`Rails`]. All-reduce: every rail has its part of the vector and some trees over
 //! the boxes. In each box the other ranks hand their values to the rank at the rail's door, which sends on to the
 //! next box; results come back the same ways. A tree over boxes is binary, and a box that is an inner node of one is
 //! a leaf of another, so that every door carries at most twice its trees. A box that lacks a door is a leaf of that
@@ -14,15 +14,12 @@
 //! a second. Absent: boxes whose ranks do not reach each other by ways of equal width (a tree for each box would
 //! serve those); reduce-scatter; all-gather over boxes that differ.
 
-mod gather;
 mod rails;
 mod reduce;
 
 use crate::bounds::{self, Ratio, bound};
-use crate::builders::{SpanningTree, spanning_trees};
+use crate::builders::{Rails, SpanningTree, spanning_trees};
 use crate::topology::Topology;
-pub use gather::RailGather;
-
 use crate::{Collective, Schedule};
 
 /// What bounds the making of schedules over boxes.
@@ -99,7 +96,7 @@ pub fn all_reduce(topology: &Topology, options: &Options) -> Option<Boxed> {
 
 /// The all-gather over the equal boxes of a machine, whose ranks are numbered box by box; none where boxes differ, or
 /// a rank has no door of its own.
-pub fn all_gather(topology: &Topology) -> Option<RailGather> {
+pub fn all_gather(topology: &Topology) -> Option<Rails> {
     let boxes = rails::rails(&topology.bundled())?;
     let per_box = boxes.first()?.ranks.len();
     let is_whole = |(number, of): (usize, &rails::Inside)| {
@@ -108,7 +105,11 @@ pub fn all_gather(topology: &Topology) -> Option<RailGather> {
             of.doors.iter().zip(&of.ranks).all(|(door, rank)| door.is_some_and(|door| door.rank == *rank));
         of.ranks.len() == per_box && of.doors.len() == per_box && in_order && has_doors
     };
-    boxes.iter().enumerate().all(is_whole).then(|| RailGather::new(boxes.len() as u32, per_box as u32))
+    boxes
+        .iter()
+        .enumerate()
+        .all(is_whole)
+        .then(|| Rails::new(Collective::AllGather, boxes.len() as u32, per_box as u32, 1))
 }
 
 /// Whether a rate is worth more trees, one part in a hundred more, or two trees of half the height are worth more
