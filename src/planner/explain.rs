@@ -252,7 +252,9 @@ impl fmt::Display for Explanation {
                 cost(|cost| cost.depth as usize),
                 cost(|cost| cost.messages),
                 if candidate.slot_bytes > 0 { candidate.slot_bytes.to_string() } else { "-".into() },
-                candidate.fold_hash.map_or_else(|| "?".into(), |hash| format!("{hash:016x}")),
+                candidate
+                    .fold_hash
+                    .map_or_else(|| unknown_fold(candidate.algorithm), |hash| format!("{hash:016x}")),
                 candidate
                     .excluded
                     .as_ref()
@@ -261,4 +263,9 @@ impl fmt::Display for Explanation {
         }
         Ok(())
     }
+}
+
+/// What stands for the hash of a fold: why there is none.
+fn unknown_fold(algorithm: Algorithm) -> String {
+    if algorithm.is_switched() { "unordered" } else { "?" }.into()
 }

@@ -32,7 +32,7 @@ use consort_settings::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, Settings,
 use consort_types::call::Call;
 use consort_types::error::{Error, Result};
 
-use rails::{RAIL_SLICES, rails_of};
+use rails::rails_of;
 use searched::moves_by_links;
 
 pub(super) use tables::line_ignored;
@@ -131,9 +131,10 @@ impl Planning {
         let topology = topology.bundled();
         let per_box = even_boxes(&topology);
         let rails = if is_named { rails_of(&topology) } else { 0 };
+        let is_switched = rails > 0 && topology.aggregates();
         let invariant = preferences.determinism == Determinism::Invariant;
         let Settings { channels, bidirectional, .. } = *settings;
-        let shape = Shape { per_box, channels, bidirectional, all_pairs: invariant, rails };
+        let shape = Shape { per_box, channels, bidirectional, all_pairs: invariant, rails, is_switched };
         let agreed = machine.graphs.channels;
         let channels =
             settings.exchanged.graphs.clone().filter(|_| settings.exchanged.graphs_mark() == agreed);
@@ -374,6 +375,12 @@ impl Planning {
                 "name direct or two-shot, or set CONSORT_DETERMINISM=run",
             ));
         }
+        if let Some(why) = self.unreachable(algorithm) {
+            return Err(Error::invalid(
+                format!("{algorithm} of {collective}: {why}"),
+                "name another algorithm; this one is priced only",
+            ));
+        }
         let all = || self.all(collective);
         // What other ranks have not agreed on may be another schedule there.
         let is_shared = || !algorithm.is_imported() || all().contains(&algorithm);
@@ -427,8 +434,8 @@ impl Planning {
         }
         let slice = if self.machine.sockets {
             self.slice_of_messages(piece)
-        } else if algorithm.is_along_rails() {
-            piece / RAIL_SLICES
+        } else if let Some(slices) = algorithm.slices() {
+            piece / slices
         } else if self.is_found_ring(algorithm) {
             piece
         } else {

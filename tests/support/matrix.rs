@@ -51,6 +51,10 @@ pub fn algorithms(collective: Collective, ranks: u32) -> Vec<Algorithm> {
             Algorithm::Hierarchical { per_box },
             Algorithm::BoxTree { per_box },
             Algorithm::TwoLevel { per_box },
+            Algorithm::Rails { per_box, channels: 1 },
+            Algorithm::Rails { per_box, channels: 3 },
+            Algorithm::RailTrees { per_box, trees: 1, first: 0 },
+            Algorithm::RailTrees { per_box, trees: 2, first: per_box - 1 },
         ]);
         let columns = per_box as u16;
         for rows in 1..=ranks as u16 / columns {

@@ -7,7 +7,9 @@ use super::{Algorithm, Shape};
 use crate::Collective;
 
 /// Channels of rings along rails: one for short calls, more where one cannot keep the links busy.
-const RAIL_CHANNELS: [u16; 3] = [1, 4, 8];
+const RAIL_CHANNELS: [u16; 3] = [1, 4, 16];
+/// Channels through switches: as many as NVIDIA NCCL has on Hopper (`src/transport/nvls.cc`, `NVLS_NCHANNELS_SM90`).
+const SWITCH_CHANNELS: u16 = 16;
 /// Trees along each rail, for the same reasons; one alone loads half of the doors.
 const RAIL_TREES: [u16; 3] = [1, 2, 4];
 
@@ -16,7 +18,7 @@ const ALL_PAIRS_RANKS_MAX: u32 = 64;
 
 /// The algorithms that a planner should price for `collective` over `ranks` ranks.
 pub fn candidates(collective: Collective, ranks: u32, shape: &Shape) -> Vec<Algorithm> {
-    let Shape { per_box, channels, bidirectional, all_pairs, rails } = *shape;
+    let Shape { per_box, channels, bidirectional, all_pairs, rails, is_switched } = *shape;
     let mut all = vec![
         Algorithm::Pair,
         Algorithm::Ring { channels, bidirectional },
@@ -48,6 +50,7 @@ pub fn candidates(collective: Collective, ranks: u32, shape: &Shape) -> Vec<Algo
     if rails > 0 {
         all.extend(RAIL_CHANNELS.map(|channels| Algorithm::Rails { per_box: rails, channels }));
         all.extend(RAIL_TREES.map(|trees| Algorithm::RailTrees { per_box: rails, trees, first: 0 }));
+        all.extend(is_switched.then_some(Algorithm::Switched { per_box: rails, channels: SWITCH_CHANNELS }));
     }
     if let Some((columns, rows)) = square(ranks) {
         all.push(Algorithm::BlueConnect { dimensions: [columns, rows, 1, 1] });
@@ -72,8 +75,14 @@ mod tests {
             for collective in Collective::ALL {
                 for per_box in [1, 2, 8] {
                     let all_pairs = ranks == 128;
-                    let shape =
-                        Shape { per_box, channels: 2, bidirectional: true, all_pairs, rails: per_box };
+                    let shape = Shape {
+                        per_box,
+                        channels: 2,
+                        bidirectional: true,
+                        all_pairs,
+                        rails: per_box,
+                        is_switched: true,
+                    };
                     let found = candidates(collective, ranks, &shape);
                     let possible = collective != Collective::SendReceive || ranks == 2;
                     assert_eq!(!found.is_empty(), possible, "{collective} over {ranks}");

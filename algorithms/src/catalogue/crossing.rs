@@ -138,7 +138,14 @@ mod tests {
             [(8, 2), (8, 4), (16, 4), (16, 8), (32, 8), (64, 8), (64, 16), (12, 3), (24, 8), (40, 8)];
         let (mut compared, mut wrong) = (0, Vec::new());
         for (ranks, per_box) in shapes {
-            let shape = Shape { per_box, channels: 2, bidirectional: true, all_pairs: false, rails: per_box };
+            let shape = Shape {
+                per_box,
+                channels: 2,
+                bidirectional: true,
+                all_pairs: false,
+                rails: per_box,
+                is_switched: false,
+            };
             for collective in Collective::ALL {
                 for algorithm in candidates(collective, ranks, &shape) {
                     let said = crossing(algorithm, collective, ranks, per_box).expect("it is defined");

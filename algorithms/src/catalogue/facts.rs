@@ -37,6 +37,12 @@ impl Algorithm {
         matches!(self, Algorithm::Imported(_))
     }
 
+    /// Whether switches fold, in no order that stays: bits differ between calls, and no transport of ranks reaches them, so that it
+    /// is priced only.
+    pub const fn is_switched(self) -> bool {
+        matches!(self, Algorithm::Switched { .. })
+    }
+
     /// Whether it is one exchange in which each message goes straight from its source to its target.
     pub const fn is_direct(self) -> bool {
         matches!(self, Algorithm::Direct { .. } | Algorithm::Spread)
@@ -96,7 +102,7 @@ impl Algorithm {
             Algorithm::Rails { per_box, .. } => {
                 Some(OverBoxes { per_box, boxes: ranks / per_box, is_ring: true })
             }
-            Algorithm::RailTrees { per_box, .. } => {
+            Algorithm::RailTrees { per_box, .. } | Algorithm::Switched { per_box, .. } => {
                 Some(OverBoxes { per_box, boxes: ranks / per_box, is_ring: false })
             }
             _ => None,
@@ -105,7 +111,18 @@ impl Algorithm {
 
     /// Whether channels side by side keep a link full, so that their slots are worth being as long as those of rings.
     pub const fn is_along_rails(self) -> bool {
-        matches!(self, Algorithm::Rails { .. } | Algorithm::RailTrees { .. })
+        self.slices().is_some()
+    }
+
+    /// In how many slices a piece travels, as far as slots are long enough, where the algorithm says it: one where the pieces
+    /// are many; more where a pipeline of some ten hops is to be full for half of the time at least.
+    pub const fn slices(self) -> Option<u64> {
+        match self {
+            Algorithm::Rails { .. } => Some(1),
+            Algorithm::RailTrees { .. } => Some(32),
+            Algorithm::Switched { .. } => Some(16),
+            _ => None,
+        }
     }
 
     /// The same algorithm with a fold that begins with the contribution of `first`, relative to the root. It is
@@ -129,7 +146,7 @@ impl Algorithm {
             Algorithm::Hierarchical { per_box }
             | Algorithm::BoxTree { per_box }
             | Algorithm::TwoLevel { per_box } => u64::from(per_box),
-            Algorithm::Rails { per_box, channels } => {
+            Algorithm::Rails { per_box, channels } | Algorithm::Switched { per_box, channels } => {
                 u64::from(per_box) << 4 | u64::from(channels.wrapping_sub(1))
             }
             Algorithm::RailTrees { per_box, trees, first } => {

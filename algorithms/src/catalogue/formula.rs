@@ -108,7 +108,7 @@ pub fn formula(algorithm: Algorithm, collective: Collective, ranks: u32) -> Opti
             let (inside, boxes) = (f64::from(per_box), n / f64::from(per_box));
             levels((0.0, phases * (inside - 1.0) / inside), (phases * boxes, phases * (boxes - 1.0) / n))
         }
-        (Algorithm::RailTrees { .. }, _) => None,
+        (Algorithm::RailTrees { .. } | Algorithm::Switched { .. }, _) => None,
         (Algorithm::BlueConnect { dimensions }, _) => {
             let steps: f64 = dimensions.iter().map(|&along| f64::from(along) - 1.0).sum();
             flat(phases * steps, phases * share)

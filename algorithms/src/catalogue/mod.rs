@@ -102,6 +102,13 @@ pub enum Algorithm {
         /// The number of the root in its box; 0 without a root.
         first: u32,
     },
+    /// Through the switch of each box, which folds, and by trees between the boxes. It is priced and never runs.
+    Switched {
+        /// Ranks of a box.
+        per_box: u32,
+        /// Channels of each rank.
+        channels: u16,
+    },
     /// An imported schedule.
     Imported(Imported),
 }
@@ -160,6 +167,12 @@ impl Algorithm {
                     && first < if is_rooted { per_box } else { 1 }
                     && u64::from(per_box) * u64::from(trees) <= RAIL_TREES_MAX
                     && builders::spanning_trees_are_defined(collective)
+            }
+            Algorithm::Switched { per_box, channels } => {
+                divides(per_box)
+                    && ranks > 1
+                    && (1..=CHANNELS_MAX).contains(&channels)
+                    && builders::switched_is_defined(collective, ranks / per_box)
             }
             Algorithm::Pat => builders::pat_is_defined(collective),
             Algorithm::ScatterAllGather => collective == Broadcast,
@@ -225,6 +238,9 @@ impl Algorithm {
             Algorithm::RailTrees { per_box, trees, first } => {
                 let of = RailTrees { boxes: ranks / per_box, per_box, trees: trees.into(), first };
                 builders::rail_trees(collective, of)
+            }
+            Algorithm::Switched { per_box, channels } => {
+                builders::switched(collective, ranks / per_box, per_box, channels)
             }
             // The fewest rounds: all of a message's blocks together.
             Algorithm::Pat => builders::pat(collective, ranks, u32::MAX),
@@ -294,6 +310,9 @@ impl Algorithm {
                 u32::from(channels) * if collective == Collective::AllReduce { ranks } else { 1 }
             }
             Algorithm::RailTrees { per_box, trees, .. } => per_box * u32::from(trees),
+            Algorithm::Switched { per_box, channels } => {
+                u32::from(channels) * if collective == Collective::AllReduce { per_box } else { 1 }
+            }
             Algorithm::Imported(of) => of.schedule().partition.parts,
             // Trees are short.
             Algorithm::Tree | Algorithm::BoxTree { .. } => self.schedule(collective, ranks).partition.parts,
@@ -313,7 +332,14 @@ impl Family {
             let candidates = candidates(
                 collective,
                 ranks,
-                &Shape { per_box: 2, channels: 1, bidirectional: false, all_pairs: false, rails: 2 },
+                &Shape {
+                    per_box: 2,
+                    channels: 1,
+                    bidirectional: false,
+                    all_pairs: false,
+                    rails: 2,
+                    is_switched: true,
+                },
             );
             candidates.iter().any(|algorithm| algorithm.family() == self)
         })
@@ -335,6 +361,8 @@ pub struct Shape {
     /// Ranks of a box whose rails are worth schedules of their own: where links and not processors carry bytes, and ranks are
     /// grouped in equal boxes, or all are in one; otherwise 0.
     pub rails: u32,
+    /// Whether a switch in each box folds, where there are rails.
+    pub is_switched: bool,
 }
 
 #[cfg(test)]
@@ -351,6 +379,7 @@ mod tests {
                     bidirectional: true,
                     all_pairs: false,
                     rails: if ranks % 4 == 0 { 4 } else { ranks },
+                    is_switched: true,
                 };
                 for algorithm in candidates(collective, ranks, &shape) {
                     let schedule = algorithm.schedule(collective, ranks);

@@ -66,6 +66,7 @@ families! {
     TwoLevel "two-level",
     Rails "rails",
     RailTrees "rail-trees",
+    Switched "switched",
 }
 
 impl Family {
@@ -114,6 +115,7 @@ impl fmt::Display for UnknownAlgorithm {
             Some(Family::BoxTree) => "box-tree(per_box=8)",
             Some(Family::TwoLevel) => "two-level(per_box=8)",
             Some(Family::Rails) => "rails(per_box=8,channels=4)",
+            Some(Family::Switched) => "switched(per_box=8,channels=16)",
             Some(Family::RailTrees) => "rail-trees(per_box=8,trees=2)",
             Some(family) => family.name(),
             None => {
@@ -143,7 +145,9 @@ impl Algorithm {
             Algorithm::Hierarchical { per_box }
             | Algorithm::BoxTree { per_box }
             | Algorithm::TwoLevel { per_box } => format!("per_box={per_box}"),
-            Algorithm::Rails { per_box, channels } => format!("per_box={per_box},channels={channels}"),
+            Algorithm::Rails { per_box, channels } | Algorithm::Switched { per_box, channels } => {
+                format!("per_box={per_box},channels={channels}")
+            }
             Algorithm::RailTrees { per_box, trees, first: 0 } => format!("per_box={per_box},trees={trees}"),
             Algorithm::RailTrees { per_box, trees, first } => {
                 format!("per_box={per_box},trees={trees},first={first}")
@@ -222,6 +226,10 @@ impl FromStr for Algorithm {
             Family::Rails => {
                 Algorithm::Rails { per_box: per_box()?, channels: narrow(number("channels")?.unwrap_or(1))? }
             }
+            Family::Switched => Algorithm::Switched {
+                per_box: per_box()?,
+                channels: narrow(number("channels")?.unwrap_or(1))?,
+            },
             Family::RailTrees => Algorithm::RailTrees {
                 per_box: per_box()?,
                 trees: narrow(number("trees")?.unwrap_or(1))?,
@@ -257,6 +265,7 @@ mod tests {
             Algorithm::TwoLevel { per_box: 2 },
             Algorithm::Rails { per_box: 8, channels: 4 },
             Algorithm::RailTrees { per_box: 4, trees: 2, first: 0 },
+            Algorithm::Switched { per_box: 8, channels: 16 },
             Algorithm::RailTrees { per_box: 4, trees: 1, first: 3 },
             Algorithm::ScatterAllGather,
         ] {

@@ -35,9 +35,19 @@ impl Planning {
             let why = "bits are to be invariant, and it folds in another order than that of the ranks";
             return Eligibility::Out(why.into());
         }
+        if let Some(why) = self.unreachable(algorithm) {
+            return Eligibility::Out(why.into());
+        }
         // What could not be proved would be refused when it is needed.
         let unprovable = unprovable(algorithm, collective, self.ranks_of(collective));
         unprovable.map_or(Eligibility::Free, Eligibility::Last)
+    }
+
+    /// Why no call takes an algorithm, whatever its price.
+    pub(super) fn unreachable(&self, algorithm: Algorithm) -> Option<&'static str> {
+        algorithm
+            .is_switched()
+            .then_some("switches fold in no order that stays, and no transport reaches them")
     }
 
     /// Why an algorithm cannot be chosen for a collective, if it cannot.

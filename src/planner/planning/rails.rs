@@ -16,14 +16,11 @@ use consort_algorithms::{Collective, catalogue};
 use super::super::machine::even_boxes;
 use super::{Planning, PoisonError, moves_by_links};
 
-/// Pieces of schedules along rails travel in this number of slices, as far as slots are long enough: a pipeline of some ten hops is
-/// then full for half of the time at least.
-pub(super) const RAIL_SLICES: u64 = 16;
-
 /// Above this number of boxes prices are continued.
 const WHOLE_BOXES_MAX: u32 = 8;
-/// The boxes of a tree that is run, and of a ring: half of them show what a box adds.
-const TREE_BOXES: u32 = 4;
+/// The boxes of trees that are run: fewer have no inner box whose two children are inner boxes too.
+const TREE_BOXES: u32 = 8;
+/// The boxes of a ring that is run: half of them show what a box adds.
 const RING_BOXES: u32 = 4;
 /// Slices of a call that shows the hops of a level.
 const LEVEL_SLICES: u64 = 8;
@@ -126,7 +123,12 @@ impl Planning {
             return *known;
         }
         let schedule = algorithm.schedule(collective, self.ranks_of(collective));
-        let carried = rate(&schedule, &self.topology).ok().flatten().map_or(0.0, |rate| rate.value());
+        // Copies of a switch are not counted twice: it has no bound here.
+        let carried = if algorithm.is_switched() {
+            f64::INFINITY
+        } else {
+            rate(&schedule, &self.topology).ok().flatten().map_or(0.0, |rate| rate.value())
+        };
         memory().insert((algorithm, collective), carried);
         carried
     }

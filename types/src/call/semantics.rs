@@ -232,7 +232,14 @@ mod tests {
             state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
             (state >> 33) % bound
         };
-        let shape = Shape { per_box: 2, channels: 2, bidirectional: true, all_pairs: true, rails: 2 };
+        let shape = Shape {
+            per_box: 2,
+            channels: 2,
+            bidirectional: true,
+            all_pairs: true,
+            rails: 2,
+            is_switched: false,
+        };
         for kind in KINDS {
             for size in 1..=9 {
                 for root in roots(kind, size) {

@@ -18,7 +18,14 @@ const MACHINES: [&str; 6] = ["host:4", "dgx-a100:1", "dgx-a100:2", "dgx-h100:2",
 fn certificates(name: &str) -> Vec<(String, String)> {
     let topology = profile(name).expect("a profile");
     let per_box = topology.boxes()[0].len() as u32;
-    let shape = Shape { per_box, channels: 2, bidirectional: true, all_pairs: true, rails: per_box };
+    let shape = Shape {
+        per_box,
+        channels: 2,
+        bidirectional: true,
+        all_pairs: true,
+        rails: per_box,
+        is_switched: false,
+    };
     let mut all = Vec::new();
     for collective in BOUNDED {
         for algorithm in candidates(collective, topology.ranks(), &shape) {
@@ -49,7 +56,14 @@ fn bounds_of_random_machines_are_proved_again() {
     let mut arguments: BTreeMap<String, u32> = BTreeMap::new();
     for number in 0..60 {
         let topology = machine(&mut random, 8, 4);
-        let shape = Shape { per_box: 1, channels: 1, bidirectional: false, all_pairs: true, rails: per_box };
+        let shape = Shape {
+            per_box: 1,
+            channels: 1,
+            bidirectional: false,
+            all_pairs: true,
+            rails: per_box,
+            is_switched: false,
+        };
         for collective in BOUNDED {
             for algorithm in candidates(collective, topology.ranks(), &shape).into_iter().take(2) {
                 let schedule = algorithm.schedule(collective, topology.ranks());

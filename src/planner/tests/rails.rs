@@ -1,0 +1,112 @@
+//! Schedules along rails as candidates: where they are, what they cost over many boxes, and that their plans are proved.
+
+use consort_algorithms::catalogue::Algorithm;
+use consort_algorithms::simulate::{self, simulate};
+use consort_algorithms::{Collective, topology};
+
+use crate::planner::{Planner, Planning, Program};
+use consort_settings::options::{Determinism, Options, SLOTS};
+
+fn planning_with(name: &str, options: &Options) -> Planning {
+    let topology = topology::profile(name).expect("a profile");
+    Planning::for_topology(&topology, options).expect("a plan")
+}
+
+fn planning(name: &str) -> Planning {
+    planning_with(name, &Options::default())
+}
+
+fn along_rails(planning: &Planning, collective: Collective) -> Vec<Algorithm> {
+    let all = planning.candidates(collective).expect("candidates").into_iter();
+    all.filter(|algorithm| algorithm.is_along_rails()).collect()
+}
+
+#[test]
+fn rails_are_candidates_where_links_carry_the_bytes() {
+    for name in ["dgx-h100:1", "dgx-a100:2", "dgx-h100:16"] {
+        let planning = planning(name);
+        for collective in [Collective::AllReduce, Collective::AllGather, Collective::Broadcast] {
+            assert!(!along_rails(&planning, collective).is_empty(), "{collective} on {name}");
+        }
+        assert!(along_rails(&planning, Collective::AllToAll).is_empty(), "{name}");
+    }
+    for name in ["host:8", "tcp:4x2"] {
+        assert!(along_rails(&planning(name), Collective::AllReduce).is_empty(), "{name}");
+    }
+    // Long calls over many boxes take them.
+    let many = planning("dgx-h100:16");
+    for collective in [Collective::Broadcast, Collective::Reduce, Collective::AllReduce] {
+        let chosen = many.algorithm(collective, 1 << 30).expect("a choice");
+        assert!(chosen.is_along_rails(), "{collective}: {chosen}");
+    }
+}
+
+#[test]
+fn a_price_that_is_continued_is_that_of_all_boxes() {
+    let planning = planning("dgx-h100:16");
+    let mut wrong = Vec::new();
+    for (collective, bytes) in [
+        (Collective::AllReduce, 256u64 << 20),
+        (Collective::AllReduce, 16 << 20),
+        (Collective::Broadcast, 64 << 20),
+        (Collective::Reduce, 256 << 20),
+        (Collective::AllGather, 2 << 20),
+    ] {
+        for algorithm in along_rails(&planning, collective) {
+            let continued = planning.price(algorithm, collective, bytes);
+            let options = simulate::Options {
+                slot_bytes: planning.with_slots(algorithm, collective, bytes).slot_bytes,
+                slots: SLOTS,
+                messages_max: 1 << 19,
+                ..simulate::Options::new(bytes as usize)
+            };
+            let schedule = algorithm.schedule(collective, planning.ranks());
+            let whole = simulate(&schedule, planning.topology(), &options).expect("a time").seconds();
+            let off = continued / whole - 1.0;
+            if off.abs() > 0.15 {
+                wrong.push(format!("{algorithm} of {collective}, {bytes}: {continued} for {whole}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn trees_are_planned_for_each_root_and_proved() {
+    let (planning, planner) = (planning("dgx-h100:2"), Planner::default());
+    for collective in [Collective::Broadcast, Collective::Reduce] {
+        for algorithm in along_rails(&planning, collective) {
+            for root in [0, 3, 8, 15] {
+                let turned = planning.turned(algorithm, collective, root);
+                assert_eq!(turned == algorithm, root % 8 == 0, "{turned} from {root}");
+                let program = Program { collective, ranks: 16, algorithm: turned };
+                let proved = planner.plan(program, 5, vec![true; 16]);
+                assert!(proved.is_ok(), "{turned} of {collective} from {root}: {:?}", proved.err());
+            }
+        }
+    }
+}
+
+#[test]
+fn what_switches_fold_is_priced_and_never_taken() {
+    let planning = planning("dgx-h100:1");
+    let bytes = 256 << 20;
+    let explanation = planning.explain(Collective::AllReduce, bytes).expect("an explanation");
+    let switched = explanation.candidates.iter().find(|candidate| candidate.algorithm.is_switched());
+    let switched = switched.expect("a candidate through the switch");
+    let chosen = explanation.candidates.iter().find(|candidate| candidate.chosen).expect("a choice");
+    assert!(switched.predicted_s < chosen.predicted_s, "{} {}", switched.predicted_s, chosen.predicted_s);
+    assert!(!switched.chosen && switched.fold_hash.is_none());
+    let why = switched.excluded.as_deref().unwrap_or_default();
+    assert!(why.contains("no order"), "{why}");
+    assert!(explanation.to_string().contains("unordered"), "{explanation}");
+    let named = planning.plans(switched.algorithm, Collective::AllReduce).expect_err("no plan");
+    assert!(named.to_string().contains("no transport reaches them"), "{named}");
+    // Elsewhere there is none.
+    let all = planning_with("dgx-a100:1", &Options::default()).explain(Collective::AllReduce, bytes);
+    let all = all.expect("an explanation").candidates;
+    assert!(all.iter().all(|candidate| !candidate.algorithm.is_switched()));
+    let invariant = planning_with("dgx-h100:1", &Options::default().determinism(Determinism::Invariant));
+    let chosen = invariant.algorithm(Collective::AllReduce, bytes).expect("a choice");
+    assert!(chosen.folds_in_rank_order(), "{chosen}");
+}
