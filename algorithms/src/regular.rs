@@ -46,23 +46,34 @@ pub struct Symmetry {
     pub lower_first: bool,
 }
 
-/// The schedule of all ranks.
+/// The schedule of all ranks. In a round, channel by channel, transfers are in the order in which their receivers name them: a
+/// receiver folds in that order. What is named as early comes in the order of its senders.
 pub fn whole(regular: &dyn Regular) -> Schedule {
     let mut schedule = regular.head();
+    let mut rounds: Vec<Vec<(u32, Transfer)>> = Vec::new();
     for rank in (0..schedule.ranks).map(Rank) {
+        let mut named: Vec<u32> = Vec::new();
         regular.own(rank, &mut |own| {
             let round = own.round as usize;
-            if schedule.rounds.len() <= round {
-                schedule.rounds.resize(round + 1, Round::default());
+            if rounds.len() <= round {
+                rounds.resize(round + 1, Vec::new());
             }
-            if own.transfer.from == rank {
-                schedule.rounds[round].transfers.push(own.transfer);
+            if named.len() <= round {
+                named.resize(round + 1, 0);
             }
+            if own.transfer.to == rank {
+                rounds[round].push((named[round], own.transfer));
+            }
+            named[round] += 1;
         });
     }
-    for round in &mut schedule.rounds {
-        // In the order for readers: channel by channel, local copies last.
-        round.transfers.sort_by_key(|transfer| (transfer.channel, transfer.from == transfer.to));
-    }
+    let in_order = |mut named: Vec<(u32, Transfer)>| {
+        // Local copies come last.
+        named.sort_by_key(|(at, transfer)| {
+            (transfer.channel, transfer.from == transfer.to, *at, transfer.from)
+        });
+        Round { transfers: named.into_iter().map(|(_, transfer)| transfer).collect() }
+    };
+    schedule.rounds = rounds.into_iter().map(in_order).collect();
     schedule
 }

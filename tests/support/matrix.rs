@@ -147,6 +147,11 @@ fn pick<T: Copy>(random: &mut Random, all: &[T]) -> T {
     all[random.draw() as usize % all.len()]
 }
 
+/// Some cases of an algorithm, the same for a seed.
+pub fn drawn(collective: Collective, algorithm: Algorithm, ranks: u32, seed: u64) -> Vec<Case> {
+    some(collective, algorithm, ranks, &mut Random::new(seed))
+}
+
 /// Every type with a sum, one with another operator, one with a scaled sum, and one long buffer.
 fn some(collective: Collective, algorithm: Algorithm, ranks: u32, random: &mut Random) -> Vec<Case> {
     let mut cases = Vec::new();

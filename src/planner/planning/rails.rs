@@ -8,7 +8,7 @@
 //! to each other than others are, but for what the links carry.
 
 use consort_algorithms::catalogue::Algorithm;
-use consort_algorithms::simulate::simulate;
+use consort_algorithms::simulate::{self, simulate};
 use consort_algorithms::synthesize::rate;
 use consort_algorithms::topology::Topology;
 use consort_algorithms::{Collective, catalogue};
@@ -25,7 +25,7 @@ const RING_BOXES: u32 = 4;
 /// Slices of a call that shows the hops of a level.
 const LEVEL_SLICES: u64 = 8;
 /// Messages that a price simulates, as a multiple of those for others: trees on many channels fill slowly.
-const PATIENCE: u64 = 8;
+const PATIENCE: u64 = 4;
 
 /// Ranks of a box whose rails are worth schedules of their own; 0 where cores move every byte, and where boxes differ.
 pub(super) fn rails_of(topology: &Topology) -> u32 {
@@ -110,10 +110,19 @@ impl Planning {
         block_bytes: u64,
         slots_of: u64,
     ) -> f64 {
+        let slot_bytes = self.slots_by_rule(algorithm, collective, slots_of).0;
+        let key = (algorithm, collective, boxes, block_bytes, slot_bytes);
+        let memory = || self.searched.over_boxes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = memory().get(&key) {
+            return *known;
+        }
         let schedule = algorithm.schedule(collective, boxes * per_box);
-        let mut options = self.simulated_with(algorithm, collective, block_bytes, PATIENCE);
-        options.slot_bytes = self.slots_by_rule(algorithm, collective, slots_of).0;
-        simulate(&schedule, &self.topology, &options).map_or(f64::INFINITY, |outcome| outcome.seconds())
+        let by_rule = self.simulated_with(algorithm, collective, block_bytes, PATIENCE);
+        let options = simulate::Options { slot_bytes, ..by_rule };
+        let seconds =
+            simulate(&schedule, &self.topology, &options).map_or(f64::INFINITY, |outcome| outcome.seconds());
+        memory().insert(key, seconds);
+        seconds
     }
 
     /// Bytes of the vector a second that links carry of a schedule; 0 where there is no way.

@@ -61,7 +61,7 @@ fn bounds_of_random_machines_are_proved_again() {
             channels: 1,
             bidirectional: false,
             all_pairs: true,
-            rails: per_box,
+            rails: 0,
             is_switched: false,
         };
         for collective in BOUNDED {

@@ -5,10 +5,10 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use consort::planning::{Algorithm, Collective, Family, Planning};
+use consort::planning::{Algorithm, Collective, Family, Planning, topology};
 use consort::{DataType, Error, Options, ReduceOp, TransportChoice};
 use consort_tests::job::{Start, alone};
-use consort_tests::matrix::{Case, Draw, LONG, algorithms, check_all, collectives, everything};
+use consort_tests::matrix::{Case, Draw, LONG, algorithms, check_all, collectives, drawn, everything};
 use consort_tests::system::Random;
 use consort_tests::{Links, on_ranks, results_of_ranks};
 
@@ -41,7 +41,57 @@ fn every_candidate_and_every_family_is_in_the_matrix() {
             families.extend(all.into_iter().map(Algorithm::family));
         }
     }
-    assert_eq!(families, BTreeSet::from(Family::ALL));
+    // What goes through switches is priced only.
+    let run = Family::ALL.into_iter().filter(|family| *family != Family::Switched);
+    assert_eq!(families, run.collect());
+}
+
+/// Machines of 8 and of 16 ranks whose links are unlike each other.
+const FABRICS: [&str; 10] = [
+    "dgx-a100:1",
+    "dgx-h100:1",
+    "pcie:1",
+    "torus:2x4",
+    "torus:2x2x2",
+    "dgx-a100:2",
+    "dgx-h100-flat:2",
+    "pcie:2",
+    "torus:4x4",
+    "torus:2x2x4",
+];
+
+#[test]
+fn what_is_made_for_a_fabric_runs_on_ranks_of_one_host() {
+    let mut random = Random::announced("what_is_made_for_a_fabric_runs_on_ranks_of_one_host");
+    let seed = random.seed();
+    let mut fabrics = BTreeSet::new();
+    for fabric in FABRICS {
+        let options = Options::default().topology(fabric).slot_bytes(16 << 10);
+        let topology = topology::profile(fabric).expect("a profile");
+        let planning = Planning::for_topology(&topology, &Options::default()).expect("a plan");
+        let mut cases = Vec::new();
+        for collective in collectives() {
+            let all = planning.candidates(collective).expect("candidates").into_iter();
+            let made: Vec<Algorithm> =
+                all.filter(|of| !planning.sources(*of, collective).is_empty()).collect();
+            // One of what was found and made, with some of its cases.
+            let Some(one) = made.get(random.draw() as usize % made.len().max(1)) else { continue };
+            fabrics.insert((fabric, collective));
+            let drawn = drawn(collective, *one, topology.ranks(), seed);
+            cases.extend(drawn.into_iter().filter(|_| random.one_in(3)));
+        }
+        on_ranks(topology.ranks(), Links::Local, &options, |comm| check_all(comm, seed, &cases));
+    }
+    for collective in [
+        Collective::AllReduce,
+        Collective::AllGather,
+        Collective::ReduceScatter,
+        Collective::Broadcast,
+        Collective::Reduce,
+    ] {
+        let of = FABRICS.iter().filter(|fabric| fabrics.contains(&(**fabric, collective))).count();
+        assert!(of >= 8, "{collective} has something made on {of} fabrics");
+    }
 }
 
 #[test]
