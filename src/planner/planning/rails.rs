@@ -27,6 +27,9 @@ const LEVEL_SLICES: u64 = 8;
 /// Messages that a price simulates, as a multiple of those for others: trees on many channels fill slowly.
 const PATIENCE: u64 = 4;
 
+/// A run over some boxes: what of, how many boxes, and the bytes of a block and of a slot.
+pub(super) type Over = (Algorithm, Collective, u32, u64, usize);
+
 /// Ranks of a box whose rails are worth schedules of their own; 0 where cores move every byte, and where boxes differ.
 pub(super) fn rails_of(topology: &Topology) -> u32 {
     let per_box = even_boxes(topology);
