@@ -42,6 +42,12 @@ pub(super) fn rails_of(topology: &Topology) -> u32 {
     }
 }
 
+/// The levels of a tree over that many boxes; between powers of two in a straight line, as a logarithm differs from machine to machine.
+fn levels_of(boxes: u32) -> f64 {
+    let whole = boxes.ilog2();
+    f64::from(whole) + f64::from(boxes) / f64::from(1u32 << whole) - 1.0
+}
+
 impl Planning {
     /// Seconds of a schedule along rails; none of other algorithms.
     pub(super) fn price_along_rails(
@@ -100,7 +106,7 @@ impl Planning {
         let parts = u64::from(algorithm.parts(collective, self.ranks_of(collective)));
         let short = (LEVEL_SLICES * parts * slot).min(block_bytes);
         let level = (at(2 * TREE_BOXES, short) - at(TREE_BOXES, short)).max(0.0);
-        let levels = f64::from(of.boxes).log2() - f64::from(TREE_BOXES).log2();
+        let levels = levels_of(of.boxes) - levels_of(TREE_BOXES);
         at(TREE_BOXES, block_bytes) + level * levels
     }
 
