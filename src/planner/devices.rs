@@ -116,7 +116,9 @@ impl Asked<'_> {
         }
         let ranks = self.planning.ranks_of(collective);
         let named = self.call.algorithm.filter(|of| of.is_defined(collective, ranks));
-        for algorithm in self.usual().chain(self.planning.all(collective)).chain(named) {
+        // What runs along rails has no price over these carriers.
+        let all_of_planning = self.planning.all(collective).into_iter().filter(|of| !of.is_along_rails());
+        for algorithm in self.usual().chain(all_of_planning).chain(named) {
             let way = (carrier, self.beginning(algorithm));
             if !all.contains(&way) {
                 all.push(way);
@@ -384,7 +386,7 @@ impl Planning {
             return asked.select();
         }
         // Plans of what was found differ with the root.
-        let is_found = !self.searched(asked.collective()).is_empty() || self.shape.rails > 0;
+        let is_found = !self.searched(asked.collective()).is_empty();
         let root = if is_found { asked.call.root } else { asked.call.first_folded(self.ranks()) };
         let key = (asked.collective(), asked.bytes(), root, asked.call.algorithm, asked.ground);
         self.once_on_devices(key, || asked.select())

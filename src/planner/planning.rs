@@ -60,7 +60,7 @@ const MESSAGE_RANKS_FEW: u32 = 4;
 pub struct Planning {
     machine: Machine,
     transport: TransportChoice,
-    pub(super) shape: Shape,
+    shape: Shape,
     slot_bytes: Option<usize>,
     pub(super) preferences: Preferences,
     topology: Topology,
@@ -130,8 +130,8 @@ impl Planning {
         // A route takes one link, and equal wires side by side are striped over.
         let topology = topology.bundled();
         let per_box = even_boxes(&topology);
-        let rails = if is_named { rails_of(&topology) } else { 0 };
-        let is_switched = rails > 0 && topology.aggregates();
+        let rails = if is_named && !machine.sockets { rails_of(&topology) } else { 0 };
+        let is_switched = rails > 0 && topology.aggregators().count() == topology.boxes().len();
         let invariant = preferences.determinism == Determinism::Invariant;
         let Settings { channels, bidirectional, .. } = *settings;
         let shape = Shape { per_box, channels, bidirectional, all_pairs: invariant, rails, is_switched };
@@ -234,11 +234,16 @@ impl Planning {
     }
 
     fn impossible(&self, collective: Collective, all: &[Algorithm]) -> Error {
-        let possible = all.iter().filter(|algorithm| !self.reorders(**algorithm, collective));
+        let is_possible = |algorithm: &&Algorithm| {
+            !self.reorders(**algorithm, collective) && self.unreachable(**algorithm).is_none()
+        };
+        let possible = all.iter().filter(is_possible);
         let name =
             |of: &Algorithm| self.sources(*of, collective).first().map(|source| source.name().to_owned());
-        let possible: Vec<String> =
+        let mut possible: Vec<String> =
             possible.map(|of| name(of).unwrap_or_else(|| of.family().to_string())).collect();
+        // Those of one family are neighbours.
+        possible.dedup();
         let invariant = (self.preferences.determinism == Determinism::Invariant)
             .then(|| "CONSORT_DETERMINISM is \"invariant\"".to_owned());
         let restriction = self.preferences.restriction.origin.as_ref();
@@ -387,7 +392,8 @@ impl Planning {
         if algorithm.is_defined(collective, self.ranks_of(collective)) && is_shared() {
             return Ok(());
         }
-        let all: Vec<String> = all().iter().map(Algorithm::to_string).collect();
+        let all: Vec<String> =
+            all().iter().filter(|of| self.unreachable(**of).is_none()).map(Algorithm::to_string).collect();
         Err(Error::invalid(
             format!("{algorithm} is not defined for {collective} over {} ranks", self.ranks_of(collective)),
             format!("possible: {}", all.join(", ")),

@@ -109,9 +109,10 @@ impl Algorithm {
         }
     }
 
-    /// Whether channels side by side keep a link full, so that their slots are worth being as long as those of rings.
+    /// Whether it runs along the rails of boxes, or through their switches, on channels side by side that keep a link full, so that
+    /// slots are worth being as long as those of rings.
     pub const fn is_along_rails(self) -> bool {
-        self.slices().is_some()
+        matches!(self, Algorithm::Rails { .. } | Algorithm::RailTrees { .. } | Algorithm::Switched { .. })
     }
 
     /// In how many slices a piece travels, as far as slots are long enough, where the algorithm says it: one where the pieces
@@ -146,13 +147,12 @@ impl Algorithm {
             Algorithm::Hierarchical { per_box }
             | Algorithm::BoxTree { per_box }
             | Algorithm::TwoLevel { per_box } => u64::from(per_box),
+            // Different for all that one box size has, up to 15 channels or 7 trees from each of 16 ranks.
             Algorithm::Rails { per_box, channels } | Algorithm::Switched { per_box, channels } => {
-                u64::from(per_box) << 4 | u64::from(channels.wrapping_sub(1))
+                u64::from(per_box) << PARAMETER_BITS | u64::from(channels)
             }
             Algorithm::RailTrees { per_box, trees, first } => {
-                u64::from(first) << PARAMETER_BITS
-                    | u64::from(per_box) << 4
-                    | u64::from(trees.wrapping_sub(1))
+                u64::from(per_box) << PARAMETER_BITS | u64::from(first) << 3 | u64::from(trees)
             }
             Algorithm::BlueConnect { dimensions } => {
                 dimensions.iter().fold(0, |word, along| word << 16 | u64::from(*along))

@@ -4,7 +4,7 @@
 //! Invariant: an [`Algorithm`] is a small value with parameters; its text form reads back as the same value;
 //! [`Algorithm::schedule`] succeeds wherever [`Algorithm::is_defined`] says so. Deliberately absent: sizes and
 //! prices, which belong to the planner, and algorithms that need an aggregating switch, which have no
-//! mailboxes and are priced only.
+//! mailboxes and are priced only, but for [`Algorithm::Switched`].
 
 mod candidates;
 mod crossing;

@@ -228,11 +228,11 @@ impl FromStr for Algorithm {
             }
             Family::Switched => Algorithm::Switched {
                 per_box: per_box()?,
-                channels: narrow(number("channels")?.unwrap_or(1))?,
+                channels: narrow(number("channels")?.ok_or_else(unknown)?)?,
             },
             Family::RailTrees => Algorithm::RailTrees {
                 per_box: per_box()?,
-                trees: narrow(number("trees")?.unwrap_or(1))?,
+                trees: narrow(number("trees")?.ok_or_else(unknown)?)?,
                 first: number("first")?.unwrap_or(0),
             },
             Family::Imported(of) => Algorithm::Imported(of),

@@ -12,6 +12,9 @@ use consort_settings::options::SLOTS;
 /// Places of memory that a proof of all ranks together follows, at most.
 const PROVED_PLACES_MAX: u64 = 6 << 20;
 
+/// Lanes of trees of all ranks that a proof of an all-reduce follows at most: it keeps what each knows of every other.
+const TREE_LANES_MAX: u64 = 1 << 13;
+
 impl Planning {
     /// Which restriction leaves an algorithm out, if one does.
     pub(in super::super) fn restricts(&self, algorithm: Algorithm, collective: Collective) -> Option<String> {
@@ -79,6 +82,11 @@ fn unprovable(algorithm: Algorithm, collective: Collective, ranks: u32) -> Optio
     let followed_to = algorithm.proved_ranks_max();
     if ranks > followed_to {
         return Some(format!("its proof follows {followed_to} ranks at most"));
+    }
+    // An order through third ranks is followed lane by lane; see `TREE_LANES_MAX`.
+    let lanes = u64::from(algorithm.parts(collective, ranks)) * (2 * u64::from(ranks) - 1);
+    if algorithm.is_along_rails() && collective == Collective::AllReduce && lanes > TREE_LANES_MAX {
+        return Some(format!("its proof would follow {lanes} lanes, {TREE_LANES_MAX} at most are followed"));
     }
     let blocks = collective.input_blocks(ranks) + collective.output_blocks(ranks);
     let chunks = u64::from(blocks) * u64::from(algorithm.parts(collective, ranks));

@@ -2,7 +2,8 @@
 //!
 //! Over more boxes than [`WHOLE_BOXES_MAX`] a price is continued from runs over fewer, on the same machine: a ring has the same rounds
 //! for each box more, at pieces of the same length, and a tree the same hops for each doubling, which its first slices show. What
-//! a box carries a slice is the same from [`TREE_BOXES`] boxes on. No price is below what the links carry of the whole schedule.
+//! a box carries a slice is the same from [`TREE_BOXES`] boxes on. No price is below what the links carry of the schedule over the
+//! boxes that are run.
 //!
 //! Invariant: as of all prices, it is the same on all ranks. Absent: boxes that differ; fabrics whose first boxes are nearer
 //! to each other than others are, but for what the links carry.
@@ -16,8 +17,11 @@ use consort_algorithms::{Collective, catalogue};
 use super::super::machine::even_boxes;
 use super::{Planning, PoisonError, moves_by_links};
 
-/// Above this number of boxes prices are continued.
+/// Above this number of boxes prices of rings are continued, and from the second on those of trees.
 const WHOLE_BOXES_MAX: u32 = 8;
+const TREES_BOXES_MIN: u32 = 2 * TREE_BOXES;
+/// The most ranks of a box that exchange with all others of it on several channels.
+const BOX_RANKS_MAX: u32 = 16;
 /// The boxes of trees that are run: fewer have no inner box whose two children are inner boxes too.
 const TREE_BOXES: u32 = 8;
 /// The boxes of a ring that is run: half of them show what a box adds.
@@ -30,15 +34,16 @@ const PATIENCE: u64 = 4;
 /// A run over some boxes: what of, how many boxes, and the bytes of a block and of a slot.
 pub(super) type Over = (Algorithm, Collective, u32, u64, usize);
 
-/// Ranks of a box whose rails are worth schedules of their own; 0 where cores move every byte, and where boxes differ.
+/// Ranks of a box whose rails are worth schedules of their own; 0 where cores move every byte, where boxes differ or are large, and
+/// where each rank is a box.
 pub(super) fn rails_of(topology: &Topology) -> u32 {
     let per_box = even_boxes(topology);
     let is_one = topology.boxes().len() == 1;
     match per_box {
         _ if !moves_by_links(topology) || topology.ranks() < 2 => 0,
-        _ if is_one => topology.ranks(),
-        1 if topology.boxes().len() < topology.ranks() as usize => 0,
-        per_box => per_box,
+        _ if is_one && topology.ranks() <= BOX_RANKS_MAX => topology.ranks(),
+        2..=BOX_RANKS_MAX if !is_one => per_box,
+        _ => 0,
     }
 }
 
@@ -57,7 +62,8 @@ impl Planning {
         block_bytes: u64,
     ) -> Option<f64> {
         let of = algorithm.over_boxes(self.ranks_of(collective))?;
-        let seconds = if of.boxes <= WHOLE_BOXES_MAX {
+        let is_whole = of.boxes <= if of.is_ring { WHOLE_BOXES_MAX } else { TREES_BOXES_MIN - 1 };
+        let seconds = if is_whole {
             self.over(algorithm, collective, (of.boxes, of.per_box), block_bytes, block_bytes)
         } else if of.is_ring {
             self.ring_over(algorithm, collective, of, block_bytes)
@@ -67,7 +73,7 @@ impl Planning {
         let ranks = self.ranks_of(collective);
         let blocks = collective.input_blocks(ranks).max(collective.output_blocks(ranks));
         let bytes = block_bytes as f64 * f64::from(blocks);
-        Some(seconds.max(bytes / self.carried(algorithm, collective)))
+        Some(seconds.max(bytes / self.carried(algorithm, collective, of)))
     }
 
     /// A ring: rounds are linear in the boxes.
@@ -88,7 +94,7 @@ impl Planning {
             self.over(algorithm, collective, (boxes, of.per_box), bytes, block_bytes)
         };
         let (half, whole) = (at(RING_BOXES / 2), at(RING_BOXES));
-        whole + (whole - half) * f64::from(of.boxes - RING_BOXES) / f64::from(RING_BOXES / 2)
+        whole + (whole - half).max(0.0) * f64::from(of.boxes - RING_BOXES) / f64::from(RING_BOXES / 2)
     }
 
     /// Trees: hops are linear in the levels.
@@ -134,14 +140,14 @@ impl Planning {
         seconds
     }
 
-    /// Bytes of the vector a second that links carry of a schedule; 0 where there is no way.
-    fn carried(&self, algorithm: Algorithm, collective: Collective) -> f64 {
+    /// Bytes of the vector a second that links carry of a schedule over the first boxes; 0 where there is no way.
+    fn carried(&self, algorithm: Algorithm, collective: Collective, of: catalogue::OverBoxes) -> f64 {
         let memory = || self.searched.carried.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = memory().get(&(algorithm, collective)) {
             return *known;
         }
-        let schedule = algorithm.schedule(collective, self.ranks_of(collective));
-        // Copies of a switch are not counted twice: it has no bound here.
+        let boxes = of.boxes.min(if of.is_ring { WHOLE_BOXES_MAX } else { TREES_BOXES_MIN });
+        let schedule = algorithm.schedule(collective, boxes * of.per_box);
         let carried = if algorithm.is_switched() {
             f64::INFINITY
         } else {

@@ -228,11 +228,14 @@ impl Planning {
         collective: Collective,
         root: u32,
     ) -> Algorithm {
-        if root == 0 || root >= self.machine.ranks || !is_rooted(collective) {
+        if root >= self.machine.ranks || !is_rooted(collective) {
             return algorithm;
         }
         if !algorithm.is_imported() {
             return algorithm.rooted_at(root);
+        }
+        if root == 0 {
+            return algorithm;
         }
         let known = |found: &&Found| found.algorithm == algorithm;
         let Some(found) = self.searched(collective).iter().find(known) else { return algorithm };

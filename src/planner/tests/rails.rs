@@ -34,10 +34,19 @@ fn rails_are_candidates_where_links_carry_the_bytes() {
         assert!(along_rails(&planning(name), Collective::AllReduce).is_empty(), "{name}");
     }
     // Long calls over many boxes take them.
-    let many = planning("dgx-h100:16");
-    for collective in [Collective::Broadcast, Collective::Reduce, Collective::AllReduce] {
-        let chosen = many.algorithm(collective, 1 << 30).expect("a choice");
-        assert!(chosen.is_along_rails(), "{collective}: {chosen}");
+    for name in ["dgx-h100:12", "dgx-h100:16"] {
+        let many = planning(name);
+        for collective in [Collective::Broadcast, Collective::Reduce, Collective::AllReduce] {
+            let chosen = many.algorithm(collective, 1 << 30).expect("a choice");
+            assert!(chosen.is_along_rails(), "{collective} on {name}: {chosen}");
+        }
+    }
+    // Ranks that are boxes of their own, and boxes in which too many would exchange with all.
+    for name in ["torus:4x4", "nvlink:gpus=72"] {
+        let topology = topology::profile(name).expect("a profile");
+        let planning = Planning::for_topology(&topology, &Options::default()).expect("a plan");
+        let all = planning.all(Collective::AllReduce);
+        assert!(all.iter().all(|algorithm| !algorithm.is_along_rails()), "{name}: {all:?}");
     }
 }
 
@@ -83,6 +92,33 @@ fn trees_are_planned_for_each_root_and_proved() {
                 let proved = planner.plan(program, 5, vec![true; 16]);
                 assert!(proved.is_ok(), "{turned} of {collective} from {root}: {:?}", proved.err());
             }
+        }
+    }
+}
+
+#[test]
+fn all_reduces_that_no_proof_follows_come_last() {
+    // 32 trees of 520 ranks have more lanes than are followed, eight of 512 as many.
+    let (near, far) = (planning("dgx-h100:16"), planning("dgx-h100:65"));
+    let trees = |trees: u16| Algorithm::RailTrees { per_box: 8, trees, first: 0 };
+    let has = |planning: &Planning, of: Algorithm| along_rails(planning, Collective::AllReduce).contains(&of);
+    assert!(has(&near, trees(4)) && !has(&far, trees(4)) && !has(&far, trees(1)));
+    // The largest that is followed is proved.
+    let program = Program { collective: Collective::AllReduce, ranks: 128, algorithm: trees(4) };
+    let proved = Planner::default().plan(program, 5, vec![true; 128]);
+    assert!(proved.is_ok(), "{:?}", proved.err());
+}
+
+#[test]
+fn words_of_what_a_box_has_are_different() {
+    let mut words = std::collections::BTreeSet::new();
+    for per_box in [8] {
+        let rails = [1, 4, 16].map(|channels| Algorithm::Rails { per_box, channels });
+        let trees = [1, 2, 4]
+            .into_iter()
+            .flat_map(|trees| (0..per_box).map(move |first| Algorithm::RailTrees { per_box, trees, first }));
+        for algorithm in rails.into_iter().chain(trees) {
+            assert!(words.insert(algorithm.word()), "{algorithm} has the word of another");
         }
     }
 }
