@@ -37,7 +37,7 @@ use searched::moves_by_links;
 
 pub(super) use tables::line_ignored;
 
-/// Above this number of ranks candidates are priced by their formulas, and neither counted nor proved to be shown.
+/// Above this number of ranks candidates are priced by their formulas, or from fewer boxes, and neither counted nor proved to be shown.
 pub(super) const SIMULATED_RANKS_MAX: u32 = 64;
 /// The longest slot among ranks of one host, unless a setting names a longer one.
 pub(crate) const HOST_SLOT_BYTES_MAX: usize = 64 << 10;
