@@ -24,7 +24,7 @@ pub trait Regular {
     fn head(&self) -> Schedule;
 
     /// Passes the transfers of `rank` to `take`, round after round, each once. Two ranks that exchange several
-    /// transfers in a round on one channel name them in the same order.
+    /// transfers in a round on one channel name them in the same order. What a rank receives in a round is taken in its order here.
     fn own(&self, rank: Rank, take: &mut dyn FnMut(Own));
 
     /// The symmetry of the ranks; `None` where there is none.

@@ -32,9 +32,6 @@ use consort_settings::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, Settings,
 use consort_types::call::Call;
 use consort_types::error::{Error, Result};
 
-use rails::rails_of;
-use searched::moves_by_links;
-
 pub(super) use tables::line_ignored;
 
 /// Above this number of ranks candidates are priced by their formulas, or from fewer boxes, and neither counted nor proved to be shown.
@@ -76,6 +73,7 @@ pub struct Planning {
     messages: OnceLock<price::Messages>,
     /// What the search finds on the topology, once candidates are asked for.
     searched: searched::Searched,
+    along_rails: rails::Memory,
     /// The rings and trees of a file that all ranks have.
     channels: Option<Arc<FileGraphs>>,
     /// Set once devices were asked for their tuning table, or calls on host memory were found to have one of devices.
@@ -130,7 +128,7 @@ impl Planning {
         // A route takes one link, and equal wires side by side are striped over.
         let topology = topology.bundled();
         let per_box = even_boxes(&topology);
-        let rails = if is_named && !machine.sockets { rails_of(&topology) } else { 0 };
+        let rails = if is_named && !machine.sockets { rails::rails_of(&topology) } else { 0 };
         let is_switched = rails > 0 && topology.aggregators().count() == topology.boxes().len();
         let invariant = preferences.determinism == Determinism::Invariant;
         let Settings { channels, bidirectional, .. } = *settings;
@@ -151,6 +149,7 @@ impl Planning {
             admitted: Default::default(),
             messages: OnceLock::new(),
             searched: searched::Searched::default(),
+            along_rails: rails::Memory::default(),
             channels,
             table_is_placed: OnceLock::new(),
             table_is_warned_of: OnceLock::new(),

@@ -100,17 +100,21 @@ mod tests {
         for first in [0, 3] {
             let of = RailTrees { boxes: 8, per_box: 4, trees: 2, first };
             let schedule = rail_trees(Collective::Broadcast, of);
-            let mut out = vec![0; 32];
+            let (mut out, mut into) = (vec![0; 32], vec![0; 32]);
             let machine = |rank: Rank| (rank.0 + first) % 32;
             for transfer in schedule.rounds.iter().flat_map(|round| &round.transfers) {
                 let [from, to] = [transfer.from, transfer.to].map(machine);
                 if from / 4 != to / 4 {
                     assert_eq!(from % 4, to % 4, "a rail is not crossed");
                     out[from as usize] += 1;
+                    into[to as usize] += 1;
                 }
             }
             // Two of eight pieces, which are the rail's part; the last box of a tree over seven has a single child.
             assert!(out.iter().all(|pieces| *pieces <= 2), "{out:?}");
+            // The rail's part comes into each box but the root's.
+            assert!(into[..4].iter().all(|pieces| *pieces == 0), "{into:?}");
+            assert!(into[4..].iter().all(|pieces| *pieces == 2), "{into:?}");
             assert_eq!(tally(&schedule).largest, 8);
         }
     }

@@ -144,7 +144,7 @@ mod tests {
                 bidirectional: true,
                 all_pairs: false,
                 rails: per_box,
-                is_switched: false,
+                ..Shape::default()
             };
             for collective in Collective::ALL {
                 for algorithm in candidates(collective, ranks, &shape) {

@@ -9,9 +9,9 @@ const TWO_SHOT_PROVED_MAX: u32 = 128;
 /// The same for trees, whose order comes about through third ranks.
 const TREE_PROVED_MAX: u32 = 1024;
 
-/// How an algorithm grows with the boxes of a machine; see [`Algorithm::over_boxes`].
+/// How an algorithm's time grows with the boxes of a machine; see [`Algorithm::growth`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct OverBoxes {
+pub struct Growth {
     /// Ranks of a box.
     pub per_box: u32,
     /// Boxes.
@@ -95,15 +95,14 @@ impl Algorithm {
         }
     }
 
-    /// The same algorithm over fewer boxes, where that shows what each box more adds; the boxes, and whether what they add is
-    /// linear in their number or in its logarithm.
-    pub fn over_boxes(self, ranks: u32) -> Option<OverBoxes> {
+    /// The boxes over `ranks` ranks, and what each adds, where a run over fewer boxes shows that; none of other algorithms.
+    pub fn growth(self, ranks: u32) -> Option<Growth> {
         match self {
             Algorithm::Rails { per_box, .. } => {
-                Some(OverBoxes { per_box, boxes: ranks / per_box, is_ring: true })
+                Some(Growth { per_box, boxes: ranks / per_box, is_ring: true })
             }
             Algorithm::RailTrees { per_box, .. } | Algorithm::Switched { per_box, .. } => {
-                Some(OverBoxes { per_box, boxes: ranks / per_box, is_ring: false })
+                Some(Growth { per_box, boxes: ranks / per_box, is_ring: false })
             }
             _ => None,
         }

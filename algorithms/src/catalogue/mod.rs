@@ -15,7 +15,7 @@ mod names;
 
 pub use candidates::candidates;
 pub use crossing::crossing;
-pub use facts::OverBoxes;
+pub use facts::Growth;
 pub use formula::{Formula, Level, formula};
 pub use imported::{Imported, Range, Refused};
 pub(crate) use imported::{NAME_MAX, prove};
@@ -332,14 +332,7 @@ impl Family {
             let candidates = candidates(
                 collective,
                 ranks,
-                &Shape {
-                    per_box: 2,
-                    channels: 1,
-                    bidirectional: false,
-                    all_pairs: false,
-                    rails: 2,
-                    is_switched: true,
-                },
+                &Shape { per_box: 2, rails: 2, is_switched: true, ..Shape::default() },
             );
             candidates.iter().any(|algorithm| algorithm.family() == self)
         })
@@ -363,6 +356,20 @@ pub struct Shape {
     pub rails: u32,
     /// Whether a switch in each box folds, where there are rails.
     pub is_switched: bool,
+}
+
+impl Default for Shape {
+    /// One box, one ring in one direction, nothing besides.
+    fn default() -> Self {
+        Shape {
+            per_box: 1,
+            channels: 1,
+            bidirectional: false,
+            all_pairs: false,
+            rails: 0,
+            is_switched: false,
+        }
+    }
 }
 
 #[cfg(test)]

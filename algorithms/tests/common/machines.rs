@@ -101,7 +101,7 @@ pub(crate) fn shares(random: &mut Random) -> (usize, f64) {
         bidirectional: random.one_in(2),
         all_pairs: true,
         rails: if even { per_box } else { 0 },
-        is_switched: false,
+        ..Shape::default()
     };
     let block_bytes = 4096 + random.below(1 << 20);
     let (mut timed, mut most) = (0, 0.0f64);

@@ -39,7 +39,7 @@ fn algorithm(random: &mut Random, ranks: u32, per_box: u32) -> (Collective, Algo
             bidirectional: random.one_in(2),
             all_pairs: random.one_in(4),
             rails: if random.one_in(2) { per_box } else { 0 },
-            is_switched: false,
+            ..Shape::default()
         };
         let named = candidates(collective, ranks, &shape);
         if collective != Collective::SendReceive && !named.is_empty() {

@@ -2,7 +2,7 @@
 //! costs.
 //!
 //! Invariant: both sides are virtual time by the library's simulator, but where a row says that the planner's own price
-//! is a formula. Both may send eagerly (LL) or not; NCCL has LL128 besides. What goes through aggregating switches is
+//! is continued or a formula. Both may send eagerly (LL) or not; NCCL has LL128 besides. What goes through aggregating switches is
 //! priced beside the planner's choice and never counts as one. NCCL's model of itself is a third column and decides
 //! nothing. Absent: measuring.
 
@@ -29,7 +29,7 @@ pub(super) const COLLECTIVES: [Collective; 5] = [
 
 /// Sizes from which the distance from the bound counts.
 const LONG_BYTES: u64 = 256 << 20;
-/// Above it the planner prices by formulas.
+/// Above it the planner continues prices from fewer boxes, or prices by formulas.
 const SIMULATED_RANKS_MAX: u32 = 64;
 
 /// What is compared.
@@ -79,7 +79,7 @@ impl Row {
         self.closed.seconds / self.closed.closed
     }
 
-    /// The planner's choice; `~` before it where its price is a formula.
+    /// The planner's choice; `~` before it where its price is continued from fewer boxes or a formula.
     fn choice(&self) -> String {
         let by_formula = self.boxes * PER_BOX > SIMULATED_RANKS_MAX;
         format!("{}{}", if by_formula { "~" } else { "" }, self.ours)
@@ -219,8 +219,7 @@ pub(super) fn markdown(rows: &[Row]) -> String {
     }) {
         text += &line(group);
     }
-    text +=
-        "\nTimes are predicted. Worst to bound counts from 256 MiB on. ~ the planner prices by a formula.\n";
+    text += "\nTimes are predicted. Worst to bound counts from 256 MiB on. ~ the planner's price is continued from fewer boxes, or a formula.\n";
     text
 }
 

@@ -216,7 +216,7 @@ fn collective(name: &str) -> std::result::Result<Collective, String> {
 fn nccl_name(name: &str) -> Words {
     let families: &[Family] = match name.to_ascii_lowercase().as_str() {
         "ring" => &[Family::Ring],
-        "tree" => &[Family::Tree, Family::BoxTree],
+        "tree" => &[Family::Tree, Family::BoxTree, Family::RailTrees],
         "pat" => &[Family::Pat],
         // They need a switch that aggregates.
         "collnetdirect" | "collnetchain" | "collnet" | "nvls" | "nvlstree" => &[],

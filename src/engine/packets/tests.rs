@@ -108,14 +108,7 @@ fn a_barrier_moves_nothing_and_hears_of_everybody() {
 
 #[test]
 fn only_direct_exchanges_are_taken() {
-    let shape = Shape {
-        per_box: 1,
-        channels: 1,
-        bidirectional: false,
-        all_pairs: true,
-        rails: 0,
-        is_switched: false,
-    };
+    let shape = Shape { all_pairs: true, ..Shape::default() };
     let mut refused = 0;
     for kind in Kind::ALL.into_iter().filter(|kind| Moves::are_defined(*kind)) {
         for algorithm in candidates(kind.collective(), 4, &shape) {

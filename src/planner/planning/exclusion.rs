@@ -83,13 +83,14 @@ fn unprovable(algorithm: Algorithm, collective: Collective, ranks: u32) -> Optio
     if ranks > followed_to {
         return Some(format!("its proof follows {followed_to} ranks at most"));
     }
-    // An order through third ranks is followed lane by lane; see `TREE_LANES_MAX`.
-    let lanes = u64::from(algorithm.parts(collective, ranks)) * (2 * u64::from(ranks) - 1);
+    let parts = u64::from(algorithm.parts(collective, ranks));
+    // An order through third ranks is followed lane by lane.
+    let lanes = parts * (2 * u64::from(ranks) - 1);
     if algorithm.is_along_rails() && collective == Collective::AllReduce && lanes > TREE_LANES_MAX {
         return Some(format!("its proof would follow {lanes} lanes, {TREE_LANES_MAX} at most are followed"));
     }
     let blocks = collective.input_blocks(ranks) + collective.output_blocks(ranks);
-    let chunks = u64::from(blocks) * u64::from(algorithm.parts(collective, ranks));
+    let chunks = u64::from(blocks) * parts;
     let rounds = u64::from(2 * SLOTS + 1);
     // The verifier's own limit on memory that it follows, with some room for slots.
     let places = chunks * u64::from(ranks) * rounds;

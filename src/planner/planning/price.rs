@@ -13,7 +13,7 @@ use super::{Planning, SIMULATED_RANKS_MAX};
 use consort_settings::options::{SLOTS, TransportChoice};
 
 /// Messages that a price simulates before it extrapolates: a choice must be made within milliseconds.
-const PRICED_MESSAGES: u64 = 4096;
+pub(super) const PRICED_MESSAGES: u64 = 4096;
 /// The most ranks for which an algorithm is simulated that sends from all to all at once: more messages are then on their way
 /// than can be followed in time.
 const SIMULATED_AT_ONCE_MAX: u32 = 16;
@@ -80,7 +80,7 @@ impl Planning {
     }
 
     /// How a price simulates.
-    pub(super) fn simulated_with(
+    fn simulated_with(
         &self,
         algorithm: Algorithm,
         collective: Collective,

@@ -8,17 +8,24 @@
 //! Invariant: as of all prices, it is the same on all ranks. Absent: boxes that differ; fabrics whose first boxes are nearer
 //! to each other than others are, but for what the links carry.
 
-use consort_algorithms::catalogue::Algorithm;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use consort_algorithms::Collective;
+use consort_algorithms::catalogue::{Algorithm, Growth};
 use consort_algorithms::simulate::{self, simulate};
 use consort_algorithms::synthesize::rate;
 use consort_algorithms::topology::Topology;
-use consort_algorithms::{Collective, catalogue};
 
 use super::super::machine::even_boxes;
-use super::{Planning, PoisonError, moves_by_links};
+use super::Planning;
+use super::price::PRICED_MESSAGES;
+use super::searched::moves_by_links;
+use consort_settings::options::SLOTS;
 
-/// Above this number of boxes prices of rings are continued, and from the second on those of trees.
+/// Above this number of boxes prices of rings are continued.
 const WHOLE_BOXES_MAX: u32 = 8;
+/// From this number of boxes on prices of trees are.
 const TREES_BOXES_MIN: u32 = 2 * TREE_BOXES;
 /// The most ranks of a box that exchange with all others of it on several channels.
 const BOX_RANKS_MAX: u32 = 16;
@@ -31,8 +38,32 @@ const LEVEL_SLICES: u64 = 8;
 /// Messages that a price simulates, as a multiple of those for others: trees on many channels fill slowly.
 const PATIENCE: u64 = 4;
 
-/// A run over some boxes: what of, how many boxes, and the bytes of a block and of a slot.
-pub(super) type Over = (Algorithm, Collective, u32, u64, usize);
+/// What was run over some boxes, and what links carry there.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    seconds: Mutex<HashMap<Run, f64>>,
+    carried: Mutex<HashMap<(Algorithm, Collective), f64>>,
+}
+
+/// A run over the first boxes of the machine.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Run {
+    algorithm: Algorithm,
+    collective: Collective,
+    boxes: u32,
+    block_bytes: u64,
+    slot_bytes: usize,
+}
+
+/// A call by a schedule along rails, over all boxes.
+struct Call<'a> {
+    planning: &'a Planning,
+    algorithm: Algorithm,
+    collective: Collective,
+    growth: Growth,
+    block_bytes: u64,
+    slot_bytes: usize,
+}
 
 /// Ranks of a box whose rails are worth schedules of their own; 0 where cores move every byte, where boxes differ or are large, and
 /// where each rank is a box.
@@ -61,98 +92,84 @@ impl Planning {
         collective: Collective,
         block_bytes: u64,
     ) -> Option<f64> {
-        let of = algorithm.over_boxes(self.ranks_of(collective))?;
-        let is_whole = of.boxes <= if of.is_ring { WHOLE_BOXES_MAX } else { TREES_BOXES_MIN - 1 };
-        let seconds = if is_whole {
-            self.over(algorithm, collective, (of.boxes, of.per_box), block_bytes, block_bytes)
-        } else if of.is_ring {
-            self.ring_over(algorithm, collective, of, block_bytes)
-        } else {
-            self.trees_over(algorithm, collective, of, block_bytes)
-        };
         let ranks = self.ranks_of(collective);
+        let growth = algorithm.growth(ranks)?;
+        let slot_bytes = self.slots_by_rule(algorithm, collective, block_bytes).0;
+        let call = Call { planning: self, algorithm, collective, growth, block_bytes, slot_bytes };
         let blocks = collective.input_blocks(ranks).max(collective.output_blocks(ranks));
         let bytes = block_bytes as f64 * f64::from(blocks);
-        Some(seconds.max(bytes / self.carried(algorithm, collective, of)))
+        Some(call.seconds().max(bytes / call.carried()))
+    }
+}
+
+impl Call<'_> {
+    fn seconds(&self) -> f64 {
+        let Growth { boxes, is_ring, .. } = self.growth;
+        match is_ring {
+            true if boxes > WHOLE_BOXES_MAX => self.of_ring(),
+            false if boxes >= TREES_BOXES_MIN => self.of_trees(),
+            _ => self.over(boxes, self.block_bytes),
+        }
     }
 
     /// A ring: rounds are linear in the boxes.
-    fn ring_over(
-        &self,
-        algorithm: Algorithm,
-        collective: Collective,
-        of: catalogue::OverBoxes,
-        block_bytes: u64,
-    ) -> f64 {
+    fn of_ring(&self) -> f64 {
+        let boxes = self.growth.boxes;
         // The vector of an all-reduce is shorter by as much, so that its pieces are as long.
-        let at = |boxes: u32| {
-            let bytes = if collective == Collective::AllReduce {
-                (u128::from(block_bytes) * u128::from(boxes) / u128::from(of.boxes)) as u64
-            } else {
-                block_bytes
-            };
-            self.over(algorithm, collective, (boxes, of.per_box), bytes, block_bytes)
+        let at = |over: u32| {
+            let shorter = u128::from(self.block_bytes) * u128::from(over) / u128::from(boxes);
+            let is_vector = self.collective == Collective::AllReduce;
+            self.over(over, if is_vector { shorter as u64 } else { self.block_bytes })
         };
         let (half, whole) = (at(RING_BOXES / 2), at(RING_BOXES));
-        whole + (whole - half).max(0.0) * f64::from(of.boxes - RING_BOXES) / f64::from(RING_BOXES / 2)
+        whole + (whole - half).max(0.0) * f64::from(boxes - RING_BOXES) / f64::from(RING_BOXES / 2)
     }
 
     /// Trees: hops are linear in the levels.
-    fn trees_over(
-        &self,
-        algorithm: Algorithm,
-        collective: Collective,
-        of: catalogue::OverBoxes,
-        block_bytes: u64,
-    ) -> f64 {
-        let at = |boxes: u32, bytes: u64| {
-            self.over(algorithm, collective, (boxes, of.per_box), bytes, block_bytes)
-        };
-        let slot = self.slots_by_rule(algorithm, collective, block_bytes).0 as u64;
-        let parts = u64::from(algorithm.parts(collective, self.ranks_of(collective)));
-        let short = (LEVEL_SLICES * parts * slot).min(block_bytes);
-        let level = (at(2 * TREE_BOXES, short) - at(TREE_BOXES, short)).max(0.0);
-        let levels = levels_of(of.boxes) - levels_of(TREE_BOXES);
-        at(TREE_BOXES, block_bytes) + level * levels
+    fn of_trees(&self) -> f64 {
+        let ranks = self.planning.ranks_of(self.collective);
+        let parts = u64::from(self.algorithm.parts(self.collective, ranks));
+        let short = (LEVEL_SLICES * parts * self.slot_bytes as u64).min(self.block_bytes);
+        let level = (self.over(2 * TREE_BOXES, short) - self.over(TREE_BOXES, short)).max(0.0);
+        let levels = levels_of(self.growth.boxes) - levels_of(TREE_BOXES);
+        self.over(TREE_BOXES, self.block_bytes) + level * levels
     }
 
-    /// Seconds over the first boxes of the machine, with the slots of a call of `slots_of` bytes over all.
-    fn over(
-        &self,
-        algorithm: Algorithm,
-        collective: Collective,
-        (boxes, per_box): (u32, u32),
-        block_bytes: u64,
-        slots_of: u64,
-    ) -> f64 {
-        let slot_bytes = self.slots_by_rule(algorithm, collective, slots_of).0;
-        let key = (algorithm, collective, boxes, block_bytes, slot_bytes);
-        let memory = || self.searched.over_boxes.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = memory().get(&key) {
+    /// Seconds of blocks of `block_bytes` over the first boxes of the machine.
+    fn over(&self, boxes: u32, block_bytes: u64) -> f64 {
+        let Call { planning, algorithm, collective, slot_bytes, .. } = *self;
+        let run = Run { algorithm, collective, boxes, block_bytes, slot_bytes };
+        let memory = || planning.along_rails.seconds.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = memory().get(&run) {
             return *known;
         }
-        let schedule = algorithm.schedule(collective, boxes * per_box);
-        let by_rule = self.simulated_with(algorithm, collective, block_bytes, PATIENCE);
-        let options = simulate::Options { slot_bytes, ..by_rule };
-        let seconds =
-            simulate(&schedule, &self.topology, &options).map_or(f64::INFINITY, |outcome| outcome.seconds());
-        memory().insert(key, seconds);
+        let options = simulate::Options {
+            slot_bytes,
+            slots: SLOTS,
+            messages_max: PRICED_MESSAGES * PATIENCE,
+            ..simulate::Options::new(usize::try_from(block_bytes).unwrap_or(usize::MAX / 2))
+        };
+        let schedule = algorithm.schedule(collective, boxes * self.growth.per_box);
+        let outcome = simulate(&schedule, &planning.topology, &options);
+        let seconds = outcome.map_or(f64::INFINITY, |outcome| outcome.seconds());
+        memory().insert(run, seconds);
         seconds
     }
 
-    /// Bytes of the vector a second that links carry of a schedule over the first boxes; 0 where there is no way.
-    fn carried(&self, algorithm: Algorithm, collective: Collective, of: catalogue::OverBoxes) -> f64 {
-        let memory = || self.searched.carried.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Bytes of the vector a second that links carry of the schedule over the first boxes; 0 where there is no way. What a switch folds is
+    /// not counted link by link.
+    fn carried(&self) -> f64 {
+        let Call { planning, algorithm, collective, growth, .. } = *self;
+        if algorithm.is_switched() {
+            return f64::INFINITY;
+        }
+        let memory = || planning.along_rails.carried.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = memory().get(&(algorithm, collective)) {
             return *known;
         }
-        let boxes = of.boxes.min(if of.is_ring { WHOLE_BOXES_MAX } else { TREES_BOXES_MIN });
-        let schedule = algorithm.schedule(collective, boxes * of.per_box);
-        let carried = if algorithm.is_switched() {
-            f64::INFINITY
-        } else {
-            rate(&schedule, &self.topology).ok().flatten().map_or(0.0, |rate| rate.value())
-        };
+        let boxes = growth.boxes.min(if growth.is_ring { WHOLE_BOXES_MAX } else { TREES_BOXES_MIN });
+        let schedule = algorithm.schedule(collective, boxes * growth.per_box);
+        let carried = rate(&schedule, &planning.topology).ok().flatten().map_or(0.0, |rate| rate.value());
         memory().insert((algorithm, collective), carried);
         carried
     }

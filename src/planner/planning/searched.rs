@@ -42,10 +42,6 @@ pub(super) struct Searched {
     algorithms: [OnceLock<Vec<Found>>; Collective::ALL.len()],
     /// For other roots than rank 0.
     turned: Mutex<HashMap<(Algorithm, u32), Algorithm>>,
-    /// Seconds of schedules along rails.
-    pub(super) over_boxes: Mutex<HashMap<super::rails::Over, f64>>,
-    /// What links carry of schedules along rails.
-    pub(super) carried: Mutex<HashMap<(Algorithm, Collective), f64>>,
 }
 
 /// A schedule that was found.

@@ -60,6 +60,8 @@ fn a_price_that_is_continued_is_that_of_all_boxes() {
         (Collective::Broadcast, 64 << 20),
         (Collective::Reduce, 256 << 20),
         (Collective::AllGather, 2 << 20),
+        (Collective::ReduceScatter, 2 << 20),
+        (Collective::ReduceScatter, 64 << 10),
     ] {
         for algorithm in along_rails(&planning, collective) {
             let continued = planning.price(algorithm, collective, bytes);
@@ -98,7 +100,7 @@ fn trees_are_planned_for_each_root_and_proved() {
 
 #[test]
 fn all_reduces_that_no_proof_follows_come_last() {
-    // 32 trees of 520 ranks have more lanes than are followed, eight of 512 as many.
+    // 8 trees of 520 ranks have more lanes than are followed.
     let (near, far) = (planning("dgx-h100:16"), planning("dgx-h100:65"));
     let trees = |trees: u16| Algorithm::RailTrees { per_box: 8, trees, first: 0 };
     let has = |planning: &Planning, of: Algorithm| along_rails(planning, Collective::AllReduce).contains(&of);
@@ -112,14 +114,13 @@ fn all_reduces_that_no_proof_follows_come_last() {
 #[test]
 fn words_of_what_a_box_has_are_different() {
     let mut words = std::collections::BTreeSet::new();
-    for per_box in [8] {
-        let rails = [1, 4, 16].map(|channels| Algorithm::Rails { per_box, channels });
-        let trees = [1, 2, 4]
-            .into_iter()
-            .flat_map(|trees| (0..per_box).map(move |first| Algorithm::RailTrees { per_box, trees, first }));
-        for algorithm in rails.into_iter().chain(trees) {
-            assert!(words.insert(algorithm.word()), "{algorithm} has the word of another");
-        }
+    let per_box = 8;
+    let rails = [1, 4, 16].map(|channels| Algorithm::Rails { per_box, channels });
+    let trees = [1, 2, 4]
+        .into_iter()
+        .flat_map(|trees| (0..per_box).map(move |first| Algorithm::RailTrees { per_box, trees, first }));
+    for algorithm in rails.into_iter().chain(trees) {
+        assert!(words.insert(algorithm.word()), "{algorithm} has the word of another");
     }
 }
 

@@ -238,7 +238,7 @@ mod tests {
             bidirectional: true,
             all_pairs: true,
             rails: 2,
-            is_switched: false,
+            ..Shape::default()
         };
         for kind in KINDS {
             for size in 1..=9 {

@@ -24,7 +24,7 @@ fn certificates(name: &str) -> Vec<(String, String)> {
         bidirectional: true,
         all_pairs: true,
         rails: per_box,
-        is_switched: false,
+        ..Shape::default()
     };
     let mut all = Vec::new();
     for collective in BOUNDED {
@@ -56,14 +56,7 @@ fn bounds_of_random_machines_are_proved_again() {
     let mut arguments: BTreeMap<String, u32> = BTreeMap::new();
     for number in 0..60 {
         let topology = machine(&mut random, 8, 4);
-        let shape = Shape {
-            per_box: 1,
-            channels: 1,
-            bidirectional: false,
-            all_pairs: true,
-            rails: 0,
-            is_switched: false,
-        };
+        let shape = Shape { all_pairs: true, ..Shape::default() };
         for collective in BOUNDED {
             for algorithm in candidates(collective, topology.ranks(), &shape).into_iter().take(2) {
                 let schedule = algorithm.schedule(collective, topology.ranks());
