@@ -44,6 +44,8 @@ use consort_types::error::{Error, Result};
 
 /// Above this many ranks a rank makes its own plan alone where all ranks are alike.
 const PROVED_WHOLE_MAX: u32 = 64;
+/// And above this many places of memory of all ranks, as schedules on many channels have them.
+const PROVED_WHOLE_PLACES_MAX: u64 = 1 << 15;
 
 /// A program of a collective, before sizes: everything on which a [`Plan`] depends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -177,7 +179,7 @@ impl Planner {
         let mut others = (0..).zip(mapped).filter(|(peer, _)| *peer != rank).map(|(_, mapped)| *mapped);
         let to_others = others.next().unwrap_or(true);
         let uniform = others.all(|mapped| mapped == to_others);
-        if program.ranks > PROVED_WHOLE_MAX
+        if is_long(program)
             && let Some(regular) = program.algorithm.regular(program.collective, program.ranks)
             && (uniform || moves_along(&*regular, rank, mapped))
         {
@@ -285,6 +287,14 @@ impl Planner {
         let none = || Error::internal(format!("the mapped plan of {collective}: no rank {rank} of {ranks}"));
         plans.get(rank as usize).cloned().ok_or_else(none)
     }
+}
+
+/// Whether the proof of all ranks' plans together takes long, where one of them shows all.
+fn is_long(program: Program) -> bool {
+    let Program { collective, algorithm, ranks } = program;
+    let blocks = u64::from(collective.input_blocks(ranks)) + u64::from(collective.output_blocks(ranks));
+    let places = blocks * u64::from(algorithm.parts(collective, ranks)) * u64::from(ranks);
+    ranks > PROVED_WHOLE_MAX || places > PROVED_WHOLE_PLACES_MAX
 }
 
 /// Whether the links of all ranks are those of `rank`, moved: links within a group of the first dimension, as those of a

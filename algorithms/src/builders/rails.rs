@@ -7,10 +7,14 @@
 //!
 //! Source: M. Cho et al., "BlueConnect: decomposing all-reduce for deep learning on heterogeneous network hierarchy", MLSys 2019, for
 //! rings along rails; here the two dimensions overlap. Cost over `b` boxes of `g` ranks, with `M` the bytes of the whole vector:
-//! `(b-1)/b M/g` bytes through each door and `(g-1)/g M` into each rank inside of its box, in `b` rounds for an all-gather and `bg-1`
-//! for a reduce-scatter; an all-reduce is both.
+//! `(b-1)/b M/g` bytes through each door and `(g-1)/g M` into each rank inside of its box, in `bg-1` rounds for a reduce-scatter
+//! and `b` for an all-gather, or `bg-1` with `g` channels and more; an all-reduce is both, its gather in `b` rounds.
 //!
-//! Fold order: own value, what came from the next box, then those of the box in the order of their distance; arriving value first.
+//! A lane goes on when what it sent has left, and lanes that are alike wait at the same time. So channels have what is between boxes at
+//! different places among what is inside of one: while some send along the rail, others send inside of the box, and others copy or fold.
+//!
+//! Fold order: own value, then those of the box in the order of their distance, with what came from the next box after the first
+//! [`turn`](Lane::turn) of them; arriving value first.
 //!
 //! Invariant: ranks move along both dimensions. Absent: boxes that differ.
 
@@ -95,6 +99,12 @@ impl Lane {
         Transfer { fold, ..self.transfer(ends, source, target) }
     }
 
+    /// How many messages inside of the box a lane has before the one between boxes, so that channels differ in it.
+    fn turn(self) -> u32 {
+        let Rails { per_box, channels, .. } = self.of;
+        u32::from(self.channel) * per_box.div_ceil(channels.into()) % per_box
+    }
+
     /// Folds up to the complete sum of the own block.
     fn reduce(self, take: &mut dyn FnMut(Own)) {
         let Rails { boxes, per_box, .. } = self.of;
@@ -108,39 +118,42 @@ impl Lane {
         for step in 0..boxes {
             // The last block is the own one; what comes from the next box is one value more.
             let here = step + 1;
-            let before = u32::from(step > 0);
-            let arrivals = before + per_box - 1;
+            let is_passed_on = step > 0;
+            let arrivals = u32::from(is_passed_on) + per_box - 1;
             let all = if here == boxes { arrivals } else { u32::MAX };
             // Each value in a round of its own, so that all ranks fold in one order.
-            let mut fold = |distance: u32, transfer: Transfer, arrived: u32| {
-                let round = self.start + step * per_box + distance - 1;
+            let mut fold = |transfer: Transfer, arrived: u32| {
+                let round = self.start + (step * per_box + arrived).saturating_sub(u32::from(is_passed_on));
                 take(Own { round, transfer, complete: arrived + 1 == all });
             };
-            if step > 0 {
-                // What was folded in the step before goes on.
-                let folded = u32::from(step > 1) + per_box - 1;
-                for ends in [[at, at + boxes - 1], [at + 1, at]] {
-                    let block = self.of.block(ends[0], step, rail);
-                    let source = self.sum(block, folded, u32::MAX);
-                    let ends = ends.map(|at| self.rank(at, rail));
-                    fold(0, self.fold(ends, source, block, [0, all]), 0);
+            let turn = if is_passed_on { self.turn() } else { u32::MAX };
+            for arrived in 0..arrivals {
+                if arrived == turn {
+                    // What was folded in the step before goes on.
+                    let folded = u32::from(step > 1) + per_box - 1;
+                    for ends in [[at, at + boxes - 1], [at + 1, at]] {
+                        let block = self.of.block(ends[0], step, rail);
+                        let source = self.sum(block, folded, u32::MAX);
+                        let ends = ends.map(|at| self.rank(at, rail));
+                        fold(self.fold(ends, source, block, [arrived, all]), arrived);
+                    }
+                    continue;
                 }
-            }
-            for distance in 1..per_box {
+                let distance = arrived + u32::from(arrived < turn);
                 let (to, from) = ((rail + distance) % per_box, (rail + per_box - distance) % per_box);
-                let arrived = before + distance - 1;
                 for (ends, block) in [
                     ([me, self.rank(at, to)], self.of.block(at, here, to)),
                     ([self.rank(at, from), me], self.of.block(at, here, rail)),
                 ] {
                     let source = Place::Input(self.piece(block));
-                    fold(distance, self.fold(ends, source, block, [arrived, all]), arrived);
+                    fold(self.fold(ends, source, block, [arrived, all]), arrived);
                 }
             }
         }
     }
 
-    /// Sends the own block to all ranks.
+    /// Sends the own block to all ranks. With a channel for each place, a message has a round of its own in an all-gather, so
+    /// that some channels copy while others send; with fewer, a round has all messages of a block.
     fn gather(self, take: &mut dyn FnMut(Own)) {
         let Rails { boxes, per_box, collective, .. } = self.of;
         let (at, rail) = (self.at, self.rail);
@@ -151,25 +164,35 @@ impl Lane {
             let source = if is_own && !is_after_folds { Place::Input(self.own_piece()) } else { target };
             self.transfer(ends, source, target)
         };
+        // Behind folds, channels are at different places already.
+        let is_turned = !is_after_folds && per_box > 1 && u32::from(self.of.channels) >= per_box;
+        // In one box nothing tells channels apart but the copy of the own block: half of them make it first, the others last.
+        let is_halved = is_turned && boxes == 1;
+        let lead = u32::from(is_halved && self.channel % 2 == 1);
         let mut pass = |round: u32, transfer: Transfer| {
             take(Own { round: self.start + round, transfer, complete: false });
         };
-        for round in 0..boxes {
-            let far = boxes - round;
-            if round + 1 < boxes {
+        if !is_after_folds {
+            let round = if is_halved && lead == 0 { per_box - 2 } else { 0 };
+            pass(round, copy([me; 2], me, true));
+        }
+        for step in 0..boxes {
+            let far = boxes - step;
+            let is_passed_on = step + 1 < boxes;
+            let turn = if is_passed_on { self.turn() } else { u32::MAX };
+            let round = |place: u32| lead + if is_turned { step * per_box + place } else { step };
+            if is_passed_on {
                 let next = [me, self.rank(at + 1, rail)];
-                pass(round, copy(next, self.of.block(at, far, rail), round == 0));
+                pass(round(turn), copy(next, self.of.block(at, far, rail), step == 0));
                 let last = [self.rank(at + boxes - 1, rail), me];
-                pass(round, copy(last, self.of.block(at + boxes - 1, far, rail), round == 0));
-            }
-            if round == 0 && !is_after_folds {
-                pass(round, copy([me; 2], me, true));
+                pass(round(turn), copy(last, self.of.block(at + boxes - 1, far, rail), step == 0));
             }
             // To the ranks behind it in turn, so that all ranks receive one block at a time.
             for distance in 1..per_box {
+                let round = round(distance - 1 + u32::from(distance > turn));
                 let (to, from) = ((rail + distance) % per_box, (rail + per_box - distance) % per_box);
-                pass(round, copy([me, self.rank(at, to)], self.of.block(at, far, rail), round == 0));
-                pass(round, copy([self.rank(at, from), me], self.of.block(at, far, from), round == 0));
+                pass(round, copy([me, self.rank(at, to)], self.of.block(at, far, rail), step == 0));
+                pass(round, copy([self.rank(at, from), me], self.of.block(at, far, from), step == 0));
             }
         }
     }

@@ -8,6 +8,8 @@ use super::{Algorithm, Family};
 const TWO_SHOT_PROVED_MAX: u32 = 128;
 /// The same for trees, whose order comes about through third ranks.
 const TREE_PROVED_MAX: u32 = 1024;
+/// The same for trees along rails, whose lanes are limited besides.
+const RAIL_TREES_PROVED_MAX: u32 = 4096;
 
 /// How an algorithm's time grows with the boxes of a machine; see [`Algorithm::growth`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,7 +82,8 @@ impl Algorithm {
     pub const fn proved_ranks_max(self) -> u32 {
         match self {
             Algorithm::TwoShot => TWO_SHOT_PROVED_MAX,
-            Algorithm::Tree | Algorithm::BoxTree { .. } | Algorithm::RailTrees { .. } => TREE_PROVED_MAX,
+            Algorithm::Tree | Algorithm::BoxTree { .. } => TREE_PROVED_MAX,
+            Algorithm::RailTrees { .. } => RAIL_TREES_PROVED_MAX,
             _ => u32::MAX,
         }
     }

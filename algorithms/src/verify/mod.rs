@@ -25,6 +25,7 @@ mod order;
 mod outputs;
 mod program;
 mod refusal;
+mod relayed;
 mod run;
 mod shape;
 mod symmetry;
@@ -35,6 +36,7 @@ use order::{Clocks, Neighbours, Vectors};
 pub(crate) use outputs::expected;
 use program::Program;
 pub use refusal::{Actor, At, Awaited, Memory, Refusal, Waiting};
+use relayed::Relayed;
 use run::Run;
 pub(crate) use symmetry::check_symmetry;
 pub use symmetry::verify_regular;
@@ -64,11 +66,18 @@ pub const UNORDERED: u64 = u64::MAX;
 /// [`Refusal`] with the first fault and its place.
 pub fn verify(plans: &[Plan]) -> Result<Proof, Refusal> {
     let program = compile::compile(plans)?;
-    let proof = match run::<Neighbours>(&program) {
-        Err(refusal) if refusal.is_of_order() => run::<Vectors>(&program)?,
-        decided => decided?,
+    let is_open = |decided: &Result<Proof, Refusal>| {
+        matches!(decided, Err(Refusal::TooLarge { .. }))
+            || matches!(decided, Err(refusal) if refusal.is_of_order())
     };
-    Ok(proof)
+    let mut decided = run::<Neighbours>(&program);
+    if is_open(&decided) {
+        decided = run::<Relayed>(&program);
+    }
+    if is_open(&decided) {
+        decided = run::<Vectors>(&program);
+    }
+    decided
 }
 
 fn run<C: Clocks>(program: &Program) -> Result<Proof, Refusal> {

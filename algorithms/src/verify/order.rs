@@ -3,14 +3,16 @@
 //! Invariant: an order that [`Clocks::knows`] affirms exists. [`Vectors`] (vector clocks over lanes) affirm every
 //! order that exists: event `e` of lane `l` happened before the present of lane `m` exactly when `m`'s clock has at
 //! least `e`'s count at `l`. [`Neighbours`] keep only what a lane heard from the lane that did it, which takes memory
-//! for each pair of lanes that exchange and not for each pair. Less knowledge can only make the run refuse more, so a
-//! run that completes with [`Neighbours`] is a proof, and a refusal is checked again with [`Vectors`].
+//! for each pair of lanes that exchange and not for each pair. [`Relayed`](super::relayed::Relayed) keep besides what
+//! others heard of a rank's neighbours, as trees need. Less knowledge can only make the run refuse more, so a run that
+//! completes with less is a proof, and a refusal is checked again with more, at last with [`Vectors`].
 //!
 //! Besides the lanes there is one component for every counted arrival, because a later event of a lane is not ordered
 //! after an arrival merely because it comes later in the lane.
 
 use std::ops::Range;
 
+use super::program::Program;
 use super::refusal::Refusal;
 
 /// An event: its lane, its time, and its step.
@@ -40,14 +42,17 @@ impl Cause {
 }
 
 /// The words that all snapshots together may have; beyond that the verifier gives up.
-const POOL_MAX: usize = 1 << 28;
+pub(super) const POOL_MAX: usize = 1 << 28;
 
 /// The clocks of all lanes and the snapshots that signals carry.
 pub(super) trait Clocks: Sized {
     /// A clock that travels with a signal.
     type Snapshot: Copy;
 
-    fn new(lanes: usize, arrivals: u64) -> Result<Self, Refusal>;
+    /// Whether every order that exists is affirmed, so that a refusal is final.
+    const IS_COMPLETE: bool = false;
+
+    fn new(program: &Program) -> Result<Self, Refusal>;
 
     /// The lane's own present.
     fn now(&self, lane: u32) -> u32;
@@ -94,7 +99,8 @@ impl Neighbours {
 impl Clocks for Neighbours {
     type Snapshot = (u32, u32);
 
-    fn new(lanes: usize, _: u64) -> Result<Self, Refusal> {
+    fn new(program: &Program) -> Result<Self, Refusal> {
+        let lanes = program.lanes.len();
         Ok(Neighbours { now: vec![1; lanes], heard: vec![Vec::new(); lanes] })
     }
 
@@ -159,8 +165,11 @@ impl Vectors {
 impl Clocks for Vectors {
     type Snapshot = u32;
 
-    fn new(lanes: usize, arrivals: u64) -> Result<Self, Refusal> {
-        let width = lanes as u64 + arrivals;
+    const IS_COMPLETE: bool = true;
+
+    fn new(program: &Program) -> Result<Self, Refusal> {
+        let lanes = program.lanes.len();
+        let width = lanes as u64 + program.arrivals();
         if width * lanes as u64 >= POOL_MAX as u64 {
             return Err(Refusal::TooLarge { what: "lanes and counted writes" });
         }

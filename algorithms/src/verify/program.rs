@@ -162,6 +162,28 @@ impl Program {
         self.user_stride() * self.iterations()
     }
 
+    /// Counted writes of all rounds.
+    pub(super) fn arrivals(&self) -> u64 {
+        let counted = self.lanes.iter().flat_map(|lane| &lane.ops).filter(|op| op.counted).count();
+        counted as u64 * u64::from(self.rounds)
+    }
+
+    /// For each rank: itself and the ranks that it exchanges with, in their order.
+    pub(super) fn neighbours(&self) -> Vec<Vec<u32>> {
+        let mut near: Vec<Vec<u32>> = (0..self.ranks).map(|rank| vec![rank]).collect();
+        let of_counters = self.counters.iter().map(|counter| (counter.id.owner.0, counter.id.writer.0));
+        let of_mailboxes = self.mailboxes.iter().map(|mailbox| (mailbox.owner, mailbox.writer));
+        for (one, other) in of_counters.chain(of_mailboxes) {
+            near[one as usize].push(other);
+            near[other as usize].push(one);
+        }
+        for near in &mut near {
+            near.sort_unstable();
+            near.dedup();
+        }
+        near
+    }
+
     /// Iterations of one operation.
     pub(super) fn iterations(&self) -> u32 {
         if self.sliced { self.rounds } else { 1 }

@@ -96,9 +96,8 @@ pub(super) struct Run<'a, C: Clocks> {
 
 impl<'a, C: Clocks> Run<'a, C> {
     pub(super) fn new(program: &'a Program, expressions: &'a mut Expressions) -> Result<Self, Refusal> {
-        let counted = program.lanes.iter().flat_map(|lane| &lane.ops).filter(|op| op.counted).count();
         let lanes = program.lanes.len();
-        let clocks = C::new(lanes, counted as u64 * u64::from(program.rounds))?;
+        let clocks = C::new(program)?;
         let mut rank_lanes = vec![0; program.ranks as usize + 1];
         for lane in &program.lanes {
             rank_lanes[lane.rank as usize + 1] += 1;
@@ -212,7 +211,14 @@ impl<'a, C: Clocks> Run<'a, C> {
             Action::Wait => self.wait(lane, op),
             Action::Signal => self.signal(lane, op).map(|()| true),
             _ if op.packet && !self.packets_are_there(lane, op) => Ok(false),
-            _ => self.work(lane, op).map(|()| true),
+            _ => {
+                self.work(lane, op)?;
+                // A fault in place is reported last, but who knows more decides again.
+                match &self.in_place.refusal {
+                    Some(refusal) if !C::IS_COMPLETE => Err(refusal.clone()),
+                    _ => Ok(true),
+                }
+            }
         }
     }
 

@@ -3,17 +3,18 @@
 //! Invariant: whatever keeps an algorithm from being chosen has a reason here, in words for people. Absent: prices.
 
 use consort_algorithms::Collective;
-use consort_algorithms::catalogue::{Algorithm, Range};
+use consort_algorithms::catalogue::{Algorithm, Family, Range};
 
 use super::super::selector::Eligibility;
 use super::{Planning, SIMULATED_RANKS_MAX};
-use consort_settings::options::SLOTS;
+use consort_settings::options::{Determinism, SLOTS};
+use consort_types::error::Error;
 
 /// Places of memory that a proof of all ranks together follows, at most.
 const PROVED_PLACES_MAX: u64 = 6 << 20;
 
-/// Lanes of trees of all ranks that a proof of an all-reduce follows at most: it keeps what each knows of every other.
-const TREE_LANES_MAX: u64 = 1 << 13;
+/// Lanes of trees of all ranks that a proof follows at most: 1,024 ranks with 32 trees, up and down.
+const TREE_LANES_MAX: u64 = 1 << 16;
 
 impl Planning {
     /// Which restriction leaves an algorithm out, if one does.
@@ -53,6 +54,43 @@ impl Planning {
             .then_some("switches fold in no order that stays, and no transport reaches them")
     }
 
+    /// The refusal of settings that leave no algorithm for a collective.
+    pub(super) fn impossible(&self, collective: Collective, all: &[Algorithm]) -> Error {
+        let is_possible = |algorithm: &&Algorithm| {
+            !self.reorders(**algorithm, collective) && self.unreachable(**algorithm).is_none()
+        };
+        let possible = all.iter().filter(is_possible);
+        let name =
+            |of: &Algorithm| self.sources(*of, collective).first().map(|source| source.name().to_owned());
+        let mut possible: Vec<String> =
+            possible.map(|of| name(of).unwrap_or_else(|| of.family().to_string())).collect();
+        // Those of one family are neighbours.
+        possible.dedup();
+        let invariant = (self.preferences.determinism == Determinism::Invariant)
+            .then(|| "CONSORT_DETERMINISM is \"invariant\"".to_owned());
+        let restriction = self.preferences.restriction.origin.as_ref();
+        let restriction = restriction.map(|(variable, text)| format!("{variable} is {text:?}"));
+        let settings: Vec<String> = restriction.into_iter().chain(invariant).collect();
+        // What a schedule along rails needs is no setting of algorithms.
+        let names_rails = [Family::Rails, Family::RailTrees]
+            .iter()
+            .any(|family| self.preferences.restriction.names(collective, *family, &[]));
+        let need = match self.shape.rails {
+            0 if names_rails => {
+                "; schedules along rails need CONSORT_TOPOLOGY to name a machine of equal boxes"
+            }
+            _ => "",
+        };
+        Error::invalid(
+            format!(
+                "{}, which leaves no algorithm for {collective} over {} ranks",
+                settings.join(" and "),
+                self.ranks_of(collective)
+            ),
+            format!("possible: {}{need}", possible.join(", ")),
+        )
+    }
+
     /// Why an algorithm cannot be chosen for a collective, if it cannot.
     pub(super) fn excludes(
         &self,
@@ -84,9 +122,10 @@ fn unprovable(algorithm: Algorithm, collective: Collective, ranks: u32) -> Optio
         return Some(format!("its proof follows {followed_to} ranks at most"));
     }
     let parts = u64::from(algorithm.parts(collective, ranks));
-    // An order through third ranks is followed lane by lane.
-    let lanes = parts * (2 * u64::from(ranks) - 1);
-    if algorithm.is_along_rails() && collective == Collective::AllReduce && lanes > TREE_LANES_MAX {
+    // A tree has a lane on every rank, and two where it goes up and down.
+    let ways = if collective == Collective::AllReduce { 2 } else { 1 };
+    let lanes = parts * ways * u64::from(ranks);
+    if algorithm.is_along_rails() && lanes > TREE_LANES_MAX {
         return Some(format!("its proof would follow {lanes} lanes, {TREE_LANES_MAX} at most are followed"));
     }
     let blocks = collective.input_blocks(ranks) + collective.output_blocks(ranks);

@@ -124,16 +124,15 @@ fn the_environment_restricts_the_choice() {
         job.all_end_well();
     }
     let _alone = alone();
-    let start = Start::new(RANK, "planned", 2).env("CONSORT_ALGO", "all_reduce:bruck");
-    let mut job = start.env("CONSORT_TIMEOUT", 20).go();
-    for _ in ["explained", "called"] {
-        let text = said(&mut job, "failed InvalidArgument:");
-        assert!(
-            text.contains("CONSORT_ALGO is \"all_reduce:bruck\"") && text.contains("possible: ring"),
-            "{text}"
-        );
+    for (named, why) in [("all_reduce:bruck", "possible: ring"), ("rails", "need CONSORT_TOPOLOGY to name")] {
+        let start = Start::new(RANK, "planned", 2).env("CONSORT_ALGO", named);
+        let mut job = start.env("CONSORT_TIMEOUT", 20).go();
+        for _ in ["explained", "called"] {
+            let text = said(&mut job, "failed InvalidArgument:");
+            assert!(text.contains(&format!("CONSORT_ALGO is {named:?}")) && text.contains(why), "{text}");
+        }
+        job.all_end_well();
     }
-    job.all_end_well();
 }
 
 #[test]
