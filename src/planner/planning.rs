@@ -232,32 +232,6 @@ impl Planning {
         all
     }
 
-    fn impossible(&self, collective: Collective, all: &[Algorithm]) -> Error {
-        let is_possible = |algorithm: &&Algorithm| {
-            !self.reorders(**algorithm, collective) && self.unreachable(**algorithm).is_none()
-        };
-        let possible = all.iter().filter(is_possible);
-        let name =
-            |of: &Algorithm| self.sources(*of, collective).first().map(|source| source.name().to_owned());
-        let mut possible: Vec<String> =
-            possible.map(|of| name(of).unwrap_or_else(|| of.family().to_string())).collect();
-        // Those of one family are neighbours.
-        possible.dedup();
-        let invariant = (self.preferences.determinism == Determinism::Invariant)
-            .then(|| "CONSORT_DETERMINISM is \"invariant\"".to_owned());
-        let restriction = self.preferences.restriction.origin.as_ref();
-        let restriction = restriction.map(|(variable, text)| format!("{variable} is {text:?}"));
-        let settings: Vec<String> = restriction.into_iter().chain(invariant).collect();
-        Error::invalid(
-            format!(
-                "{}, which leaves no algorithm for {collective} over {} ranks",
-                settings.join(" and "),
-                self.ranks_of(collective)
-            ),
-            format!("possible: {}", possible.join(", ")),
-        )
-    }
-
     pub(super) fn ranks_of(&self, collective: Collective) -> u32 {
         if collective == Collective::SendReceive { 2 } else { self.machine.ranks }
     }
@@ -330,14 +304,18 @@ impl Planning {
         if call.algorithm.is_none() && self.is_free() || call.kind.is_own() {
             return Ok(());
         }
-        let collective = call.kind.collective();
+        let collective = call.collective();
+        let admitted = collective.number().map(|number| &self.admitted[number]);
         match call.algorithm {
             Some(algorithm) => self.possible(algorithm, collective),
-            None if self.admitted[collective as usize].get().is_some() => Ok(()),
-            None => self
-                .candidates(collective)
-                .map(|_| self.admitted[collective as usize].get_or_init(|| ()))
-                .copied(),
+            None if admitted.is_some_and(|admitted| admitted.get().is_some()) => Ok(()),
+            None => {
+                self.candidates(collective)?;
+                if let Some(admitted) = admitted {
+                    admitted.get_or_init(|| ());
+                }
+                Ok(())
+            }
         }
     }
 

@@ -7,7 +7,8 @@ use consort_algorithms::catalogue::{Algorithm, Range};
 
 use super::super::selector::Eligibility;
 use super::{Planning, SIMULATED_RANKS_MAX};
-use consort_settings::options::SLOTS;
+use consort_settings::options::{Determinism, SLOTS};
+use consort_types::error::Error;
 
 /// Places of memory that a proof of all ranks together follows, at most.
 const PROVED_PLACES_MAX: u64 = 6 << 20;
@@ -44,6 +45,39 @@ impl Planning {
         // What could not be proved would be refused when it is needed.
         let unprovable = unprovable(algorithm, collective, self.ranks_of(collective));
         unprovable.map_or(Eligibility::Free, Eligibility::Last)
+    }
+
+    /// The error where nothing is left of what is defined.
+    pub(super) fn impossible(&self, collective: Collective, all: &[Algorithm]) -> Error {
+        let ranks = self.ranks_of(collective);
+        if !collective.fits(ranks) {
+            return Error::invalid(
+                format!("{collective}: {ranks} ranks are not in groups of that size"),
+                "ask for groups whose size divides the number of ranks",
+            );
+        }
+        let is_possible = |algorithm: &&Algorithm| {
+            !self.reorders(**algorithm, collective) && self.unreachable(**algorithm).is_none()
+        };
+        let possible = all.iter().filter(is_possible);
+        let name =
+            |of: &Algorithm| self.sources(*of, collective).first().map(|source| source.name().to_owned());
+        let mut possible: Vec<String> =
+            possible.map(|of| name(of).unwrap_or_else(|| of.family().to_string())).collect();
+        // Those of one family are neighbours.
+        possible.dedup();
+        let invariant = (self.preferences.determinism == Determinism::Invariant)
+            .then(|| "CONSORT_DETERMINISM is \"invariant\"".to_owned());
+        let restriction = self.preferences.restriction.origin.as_ref();
+        let restriction = restriction.map(|(variable, text)| format!("{variable} is {text:?}"));
+        let settings: Vec<String> = restriction.into_iter().chain(invariant).collect();
+        Error::invalid(
+            format!(
+                "{}, which leaves no algorithm for {collective} over {ranks} ranks",
+                settings.join(" and "),
+            ),
+            format!("possible: {}", possible.join(", ")),
+        )
     }
 
     /// Why no call takes an algorithm, whatever its price.
