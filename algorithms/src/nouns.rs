@@ -112,7 +112,7 @@ impl Collective {
         Collective::ALL.iter().position(|known| *known == self)
     }
 
-    /// Whether it can run over so many ranks: groups are of equal size.
+    /// Whether it can run over a number of ranks: groups are of equal size.
     pub const fn fits(self, ranks: u32) -> bool {
         match self {
             Collective::AllToAllReplicated { group } => group > 0 && ranks.is_multiple_of(group),

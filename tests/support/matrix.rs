@@ -26,7 +26,7 @@ pub fn collectives() -> impl Iterator<Item = Collective> {
     Collective::ALL.into_iter().filter(|collective| *collective != Collective::SendReceive)
 }
 
-/// The same, with those that have a parameter, over so many ranks.
+/// The same over a number of ranks, with those that have a parameter.
 pub fn collectives_over(ranks: u32) -> impl Iterator<Item = Collective> {
     let replicated = (1..=ranks).map(|group| Collective::AllToAllReplicated { group });
     collectives().chain(replicated.filter(move |collective| collective.fits(ranks)))
