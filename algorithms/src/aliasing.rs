@@ -25,7 +25,7 @@ pub(crate) fn output_of_input(
         Collective::ReduceScatter | Collective::Scatter => {
             chunk.0.checked_sub(block).filter(|&piece| piece < partition.parts).map(Chunk)
         }
-        Collective::SendReceive | Collective::AllToAll => None,
+        Collective::SendReceive | Collective::AllToAll | Collective::AllToAllReplicated { .. } => None,
     }
 }
 

@@ -17,7 +17,7 @@ pub const fn holds_all(collective: Collective, output: bool) -> bool {
     match collective {
         Collective::AllGather | Collective::Gather => output,
         Collective::ReduceScatter | Collective::Scatter => !output,
-        Collective::AllToAll => true,
+        Collective::AllToAll | Collective::AllToAllReplicated { .. } => true,
         _ => false,
     }
 }

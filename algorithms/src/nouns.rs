@@ -68,10 +68,17 @@ pub enum Collective {
     Gather,
     /// The root (relative rank 0) has `n * count` input elements; the output of rank `r` receives block `r`.
     Scatter,
+    /// An all-to-all between groups of `group` consecutive ranks whose inputs are alike. Input and output: `n * count`
+    /// elements; blocks `h * group ..` of the output, `group` of them, are the blocks that group `h` has in its inputs
+    /// at the place of this rank's group. `group` divides `n`.
+    AllToAllReplicated {
+        /// Ranks of a group; at least 1.
+        group: u32,
+    },
 }
 
 impl Collective {
-    /// Every collective.
+    /// Every collective that has no parameter.
     pub const ALL: [Collective; 9] = [
         Collective::AllReduce,
         Collective::Reduce,
@@ -96,6 +103,28 @@ impl Collective {
             Collective::AllToAll => "all_to_all",
             Collective::Gather => "gather",
             Collective::Scatter => "scatter",
+            Collective::AllToAllReplicated { .. } => "all_to_all_replicated",
+        }
+    }
+
+    /// Its place in [`Collective::ALL`]; none of a collective with a parameter.
+    pub fn number(self) -> Option<usize> {
+        Collective::ALL.iter().position(|known| *known == self)
+    }
+
+    /// Whether it can run over a number of ranks: groups are of equal size.
+    pub const fn fits(self, ranks: u32) -> bool {
+        match self {
+            Collective::AllToAllReplicated { group } => group > 0 && ranks.is_multiple_of(group),
+            _ => true,
+        }
+    }
+
+    /// The rank whose input that of `rank` is alike: the first of its group, where inputs are replicated.
+    pub const fn origin(self, rank: Rank) -> Rank {
+        match self {
+            Collective::AllToAllReplicated { group } if group > 0 => Rank(rank.0 - rank.0 % group),
+            _ => rank,
         }
     }
 
@@ -124,7 +153,10 @@ impl Collective {
     /// How many times `count` elements the input holds.
     pub const fn input_blocks(self, ranks: u32) -> u32 {
         match self {
-            Collective::ReduceScatter | Collective::AllToAll | Collective::Scatter => ranks,
+            Collective::ReduceScatter
+            | Collective::AllToAll
+            | Collective::AllToAllReplicated { .. }
+            | Collective::Scatter => ranks,
             _ => 1,
         }
     }
@@ -132,7 +164,10 @@ impl Collective {
     /// How many times `count` elements the output holds.
     pub const fn output_blocks(self, ranks: u32) -> u32 {
         match self {
-            Collective::AllGather | Collective::AllToAll | Collective::Gather => ranks,
+            Collective::AllGather
+            | Collective::AllToAll
+            | Collective::AllToAllReplicated { .. }
+            | Collective::Gather => ranks,
             _ => 1,
         }
     }

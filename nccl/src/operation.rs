@@ -235,7 +235,7 @@ impl Entry {
     /// collective that is made of messages has none.
     pub(super) fn price(&self) -> Result<f64> {
         let operation = &self.operation;
-        let of_call = |call: Call| (call.kind.collective(), call.count * call.data_type.size());
+        let of_call = |call: Call| (call.collective(), call.count * call.data_type.size());
         let (collective, bytes) = match &operation.what {
             What::Collective(call) => of_call(*call),
             What::Varying(call) => match call.call().planned() {

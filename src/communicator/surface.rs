@@ -102,6 +102,47 @@ macro_rules! collectives {
             |input, _output, size| block(input.len(), size).map(|count| Call::all_to_all(T::DATA_TYPE, count))
         }
         $surface! {
+            /// An all-to-all between groups of `group` consecutive ranks: ranks `0 .. group` are group 0, the next
+            /// `group` ranks are group 1, and so on. The ranks of a group must pass the same input, as the ranks of a
+            /// tensor-parallel group hold the same tokens; all ranks of a group get the same output.
+            ///
+            /// With `g` groups, input and output are `g` blocks of equal length: block `h` of the input is for group `h`,
+            /// block `h` of the output is the block that group `h` had for this rank's group. A block has a multiple of
+            /// `group` elements. Each rank exchanges its part of the blocks, one in `group`, with the ranks of its place
+            /// in the other groups, and the ranks of a group gather the parts: `g - 1` messages between groups for a
+            /// rank, in place of `group * (g - 1)`.
+            ///
+            /// That inputs are alike is not checked: where they differ, each part of an output is that of some rank of
+            /// the group that sent it.
+            ///
+            /// Source: DeepSpeed-MoE (arXiv 2201.05596), section 5.3, parallelism-coordinated communication.
+            ///
+            /// ```
+            /// let ranks = consort::Communicator::local(4)?;
+            /// std::thread::scope(|threads| {
+            ///     for comm in &ranks {
+            ///         threads.spawn(move || {
+            ///             let group = comm.rank() / 2;
+            ///             // Two elements for group 0, two for group 1.
+            ///             let input = [0, 1, 2, 3].map(|element| 10 * group + element);
+            ///             let mut output = [0; 4];
+            ///             comm.all_to_all_replicated(&input, &mut output, 2).expect("all ranks call it");
+            ///             assert_eq!(output, [2 * group, 2 * group + 1, 10 + 2 * group, 11 + 2 * group]);
+            ///         });
+            ///     }
+            /// });
+            /// # consort::Result::Ok(())
+            /// ```
+            ///
+            /// # Errors
+            /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) when `group` is 0 or does not divide `size()`, when the lengths differ or are no
+            /// multiple of `size()`; [`Error::Mismatch`](crate::Error::Mismatch) when ranks pass other lengths or groups; otherwise as
+            /// [`Communicator::all_reduce`].
+            apart "an all-to-all of replicated inputs" all_to_all_replicated(group: u32)
+            |input, _output, size| block(input.len(), size)
+                .map(|count| Call::all_to_all_replicated(T::DATA_TYPE, count, group))
+        }
+        $surface! {
             /// The `output` of `root` becomes all ranks' `input`, in rank order; the others may pass an empty `output`.
             ///
             /// # Errors

@@ -132,6 +132,12 @@ fn collective<'a, T: Element>(
     stream: &'a Stream,
 ) -> Result<Entry<'a>> {
     let (from, to) = (input.span(), output.span());
+    if call.kind == Kind::AllToAllReplicated {
+        return Err(Error::invalid(
+            format!("{} does not run on devices", call.kind.name()),
+            "pass buffers of the host",
+        ));
+    }
     if !call.kind.is_message() {
         call.check(on.communicator.rank(), on.communicator.size(), from, to)?;
     }
@@ -154,6 +160,8 @@ fn message<'a, T: Element>(
 
 /// Collectives that are put into a stream, alone.
 macro_rules! on_devices {
+    // What runs on devices has no groups.
+    ($(#[$about:meta])* apart $noun:literal all_to_all_replicated $($row:tt)*) => {};
     ($(#[$about:meta])* into $noun:literal $name:ident $($row:tt)*) => {
         on_devices! { $(#[$about])* apart $noun $($row)* }
     };
@@ -176,6 +184,7 @@ macro_rules! on_devices {
 
 /// The same in groups.
 macro_rules! in_groups {
+    ($(#[$about:meta])* apart $noun:literal all_to_all_replicated $($row:tt)*) => {};
     ($(#[$about:meta])* into $noun:literal $name:ident $($row:tt)*) => {
         in_groups! { $(#[$about])* apart $noun $($row)* }
     };

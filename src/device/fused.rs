@@ -424,7 +424,7 @@ impl Jobs {
         of_ranks: &[&Operands],
         ranks: u32,
     ) -> Result<()> {
-        let collective = call.kind.collective();
+        let collective = call.collective();
         let size = if call.kind.is_message() { 2 } else { ranks };
         let plans = planner.mapped_of_all(collective, size, call.first_folded(ranks))?;
         let of = |relative: Relative| match call.kind.is_message() {

@@ -50,9 +50,10 @@ type Leaf = (u32, u32);
 
 impl Moves {
     /// Whether calls of a kind have a direct exchange: the collectives whose blocks are of one length and that are the
-    /// program's, and the barrier.
+    /// program's and have no groups, and the barrier.
     pub(crate) fn are_defined(kind: Kind) -> bool {
-        !kind.is_message() && !kind.varies() && (!kind.is_own() || kind == Kind::Barrier)
+        let has_groups = kind == Kind::AllToAllReplicated;
+        !kind.is_message() && !kind.varies() && !has_groups && (!kind.is_own() || kind == Kind::Barrier)
     }
 
     /// The moves of every rank of a schedule; none where it is no direct exchange.

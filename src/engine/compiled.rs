@@ -41,7 +41,8 @@ impl CallShape {
             | op << 9
             | u64::from(class) << 12
             | u64::from(streaming) << 18
-            | u64::from(call.root) << 32;
+            // A call that has groups has no root.
+            | u64::from(call.root | call.group) << 32;
         CallShape { packed, algorithm: call.algorithm }
     }
 
@@ -294,7 +295,7 @@ impl Operations {
             return Ok(plan.clone());
         }
         let relative = (me + ranks - call.root) % ranks;
-        let plan = planner.mapped(call.kind.collective(), ranks, relative, call.first_folded(ranks))?;
+        let plan = planner.mapped(call.collective(), ranks, relative, call.first_folded(ranks))?;
         Ok(compiled.programs.mapped.insert(plan).clone())
     }
 

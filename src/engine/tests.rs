@@ -153,6 +153,7 @@ impl Operation {
             Collective::AllToAll => (0..ranks as usize * count)
                 .map(|index| self.contribution((index / count) as Rank, me as usize * count + index % count))
                 .collect(),
+            Collective::AllToAllReplicated { .. } => unreachable!("inputs are not alike here"),
             Collective::Scatter => {
                 (0..count).map(|index| self.contribution(at(0), me as usize * count + index)).collect()
             }

@@ -65,7 +65,7 @@ impl Choice {
     pub(crate) fn class_of(call: &Call, ranks: u32) -> (u32, bool) {
         // Calls that are too long for any memory are looked up too, before they are refused.
         let block_bytes = call.count.saturating_mul(call.data_type.size());
-        let collective = call.kind.collective();
+        let collective = call.collective();
         let streaming = is_streamed(collective, ranks, block_bytes as u64);
         (size_class(block_bytes as u64).trailing_zeros(), streaming)
     }
@@ -76,7 +76,7 @@ impl Choice {
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) that lists what is possible, when the restriction leaves
     /// nothing.
     pub(crate) fn of(planning: &Planning, call: &Call) -> Result<Self> {
-        let collective = call.kind.collective();
+        let collective = call.collective();
         let ranks = if collective == Collective::SendReceive { 2 } else { planning.ranks() };
         let (class, streaming) = Self::class_of(call, ranks);
         let bytes = 1u64 << class;

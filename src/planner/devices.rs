@@ -81,7 +81,7 @@ struct Asked<'a> {
 
 impl Asked<'_> {
     fn collective(&self) -> Collective {
-        self.call.kind.collective()
+        self.call.collective()
     }
 
     /// Bytes of a block, rounded up to its class.
@@ -356,7 +356,7 @@ impl Planner {
         rank: u32,
         ranks: u32,
     ) -> Result<Proved> {
-        let collective = call.kind.collective();
+        let collective = call.collective();
         let size = if collective == Collective::SendReceive { 2 } else { ranks };
         let relative = match call.kind {
             Kind::Send => 0,
@@ -377,7 +377,7 @@ impl Planning {
             self.select_on(&Asked { planning: self, call, rank, ground, is_quiet: false })?;
         // A call that is staged is planned as one on host memory.
         let is_staged = carrier == Carrier::Staging;
-        let turned = || self.turned(algorithm, call.kind.collective(), call.root);
+        let turned = || self.turned(algorithm, call.collective(), call.root);
         Ok((carrier, if is_staged { algorithm } else { turned() }))
     }
 
@@ -427,6 +427,12 @@ impl Planning {
                 format!("ask for at most {SIMULATED_RANKS_MAX}"),
             ));
         }
+        if matches!(collective, Collective::AllToAllReplicated { .. }) {
+            return Err(Error::invalid(
+                format!("{collective} does not run on devices"),
+                "ask for another collective, or for the ranks of hosts",
+            ));
+        }
         // It keeps what is proved until all is said.
         let _planner = Planner::of_process();
         let against = Path::ALL.map(|other| (other, None));
@@ -460,7 +466,7 @@ impl Planning {
         let ((carrier, algorithm), origin) = self.select_on(&named)?;
         let unnamed = Call { algorithm: None, ..*call };
         let asked = if origin == Origin::Named { named } else { Asked { call: &unnamed, ..named } };
-        let (collective, block_bytes) = (call.kind.collective(), (call.count * call.data_type.size()) as u64);
+        let (collective, block_bytes) = (call.collective(), (call.count * call.data_type.size()) as u64);
         let mut candidates = Vec::new();
         for (path, against) in paths {
             if *path == ground.path {

@@ -304,14 +304,18 @@ impl Planning {
         if call.algorithm.is_none() && self.is_free() || call.kind.is_own() {
             return Ok(());
         }
-        let collective = call.kind.collective();
+        let collective = call.collective();
+        let admitted = collective.number().map(|number| &self.admitted[number]);
         match call.algorithm {
             Some(algorithm) => self.possible(algorithm, collective),
-            None if self.admitted[collective as usize].get().is_some() => Ok(()),
-            None => self
-                .candidates(collective)
-                .map(|_| self.admitted[collective as usize].get_or_init(|| ()))
-                .copied(),
+            None if admitted.is_some_and(|admitted| admitted.get().is_some()) => Ok(()),
+            None => {
+                self.candidates(collective)?;
+                if let Some(admitted) = admitted {
+                    admitted.get_or_init(|| ());
+                }
+                Ok(())
+            }
         }
     }
 

@@ -26,6 +26,12 @@ pub fn collectives() -> impl Iterator<Item = Collective> {
     Collective::ALL.into_iter().filter(|collective| *collective != Collective::SendReceive)
 }
 
+/// The same over a number of ranks, with those that have a parameter.
+pub fn collectives_over(ranks: u32) -> impl Iterator<Item = Collective> {
+    let replicated = (1..=ranks).map(|group| Collective::AllToAllReplicated { group });
+    collectives().chain(replicated.filter(move |collective| collective.fits(ranks)))
+}
+
 /// Every algorithm that is defined for `collective` over `ranks` ranks, with a choice of parameters where there are
 /// many.
 pub fn algorithms(collective: Collective, ranks: u32) -> Vec<Algorithm> {
@@ -40,6 +46,7 @@ pub fn algorithms(collective: Collective, ranks: u32) -> Vec<Algorithm> {
         Algorithm::Binomial,
         Algorithm::ScatterAllGather,
         Algorithm::Swing,
+        Algorithm::Coordinated,
     ];
     for channels in 1..=3 {
         all.extend([false, true].map(|bidirectional| Algorithm::Ring { channels, bidirectional }));
@@ -108,6 +115,7 @@ pub(crate) fn call_of(
         Collective::AllGather => Call::all_gather(data_type, count),
         Collective::ReduceScatter => Call::reduce_scatter(data_type, op, count),
         Collective::AllToAll => Call::all_to_all(data_type, count),
+        Collective::AllToAllReplicated { group } => Call::all_to_all_replicated(data_type, count, group),
         Collective::Gather => Call::gather(data_type, count, root),
         Collective::Scatter => Call::scatter(data_type, count, root),
         Collective::SendReceive => panic!("no collective"),
@@ -128,7 +136,11 @@ pub struct Draw {
 impl Draw {
     /// The algorithms that are drawn, with the seeds of their cases.
     fn algorithms(&self, collective: Collective, ranks: u32) -> Vec<(Algorithm, u64)> {
-        let mut random = Random::new(self.seed ^ u64::from(ranks) << 8 ^ collective as u64);
+        let number = match collective {
+            Collective::AllToAllReplicated { group } => 1 << 32 | u64::from(group),
+            other => other.number().map_or(0, |number| number as u64),
+        };
+        let mut random = Random::new(self.seed ^ u64::from(ranks) << 8 ^ number);
         let seeded = algorithms(collective, ranks).into_iter().map(|algorithm| (algorithm, random.draw()));
         seeded.filter(|(_, seed)| seed.is_multiple_of(self.one_of)).collect()
     }
@@ -248,7 +260,9 @@ impl Known {
     fn input(&mut self, case: &Case, rank: u32, size: u32) -> Vec<u8> {
         let fold = case.collective.reduces().then_some(case.fold);
         let elements = case.call(self.key, rank).input_bytes(rank, size) / case.data_type.size();
-        self.of(case.data_type, fold, rank).buffer(elements)
+        // The ranks of a group pass the same.
+        let origin = case.collective.origin(consort::planning::Rank(rank)).0;
+        self.of(case.data_type, fold, origin).buffer(elements)
     }
 
     /// The expected output.
@@ -266,6 +280,13 @@ impl Known {
             Collective::Scatter => self.of(data_type, None, root).buffer(all)[own].to_vec(),
             Collective::AllToAll => (0..size)
                 .flat_map(|from| self.of(data_type, None, from).buffer(all)[own.clone()].to_vec())
+                .collect(),
+            Collective::AllToAllReplicated { group } => (0..size / group)
+                .flat_map(|of| {
+                    let first = (rank / group * group) as usize * bytes;
+                    let input = self.of(data_type, None, of * group).buffer(all);
+                    input[first..first + group as usize * bytes].to_vec()
+                })
                 .collect(),
             _ => (0..size).flat_map(|from| self.of(data_type, None, from).buffer(count)).collect(),
         }
@@ -323,7 +344,8 @@ pub fn check(comm: &Communicator, known: &mut Known, case: &Case) -> Result<()> 
     let named = comm.with_algorithm(case.algorithm);
     // Away from every natural alignment now and then.
     let shift = case.count % 2 * 3;
-    let apart = !case.in_place || case.collective == Collective::AllToAll;
+    let is_exchange = matches!(case.collective, Collective::AllToAll | Collective::AllToAllReplicated { .. });
+    let apart = !case.in_place || is_exchange;
     if apart || input.is_empty() || expected.is_empty() {
         let mut from = Guarded::new(&input, shift);
         let mut to = Guarded::new(&vec![!GUARD; expected.len()], 2 * shift);
@@ -385,7 +407,7 @@ pub fn check_all(comm: &Communicator, key: u64, cases: &[Case]) -> Result<()> {
 /// # Panics
 /// As [`check`].
 pub fn everything(comm: &Communicator, draw: &Draw) -> Result<()> {
-    for collective in collectives() {
+    for collective in collectives_over(comm.size()) {
         check_all(comm, draw.seed, &draw.cases(collective, comm.size()).concat())?;
     }
     Ok(())

@@ -2,6 +2,7 @@
 //! need no peer.
 
 mod descriptor;
+mod kind;
 mod semantics;
 
 use consort_algorithms::catalogue::Algorithm;
@@ -14,131 +15,9 @@ use crate::error::{Error, Result};
 use crate::stretch::Stretch;
 
 pub use descriptor::{Descriptor, Named, digest_of, seed_of};
+pub use kind::Kind;
 pub use semantics::Extent;
 use semantics::InPlace;
-
-/// The kind of an operation. The discriminants travel in digests.
-#[expect(missing_docs, reason = "each kind is the call of its name")]
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[repr(u8)]
-pub enum Kind {
-    AllReduce = 1,
-    Reduce = 2,
-    Broadcast = 3,
-    AllGather = 4,
-    ReduceScatter = 5,
-    Barrier = 6,
-    Split = 7,
-    Send = 8,
-    Receive = 9,
-    AllToAll = 10,
-    Gather = 11,
-    Scatter = 12,
-    AllGatherV = 13,
-    ReduceScatterV = 14,
-    Grow = 15,
-    Devices = 16,
-    Replan = 17,
-}
-
-impl Kind {
-    /// All kinds, in the order of their codes.
-    pub const ALL: [Kind; 17] = [
-        Kind::AllReduce,
-        Kind::Reduce,
-        Kind::Broadcast,
-        Kind::AllGather,
-        Kind::ReduceScatter,
-        Kind::Barrier,
-        Kind::Split,
-        Kind::Send,
-        Kind::Receive,
-        Kind::AllToAll,
-        Kind::Gather,
-        Kind::Scatter,
-        Kind::AllGatherV,
-        Kind::ReduceScatterV,
-        Kind::Grow,
-        Kind::Devices,
-        Kind::Replan,
-    ];
-
-    /// The kind of a code; none of an unknown one.
-    pub fn from_code(code: u8) -> Option<Self> {
-        Kind::ALL.get(usize::from(code).wrapping_sub(1)).copied()
-    }
-
-    /// Whether it is a message between two ranks; messages are numbered per pair of ranks.
-    #[inline]
-    pub fn is_message(self) -> bool {
-        matches!(self, Kind::Send | Kind::Receive)
-    }
-
-    /// Whether the call names a rank: the root, or the other end of a message.
-    pub fn is_rooted(self) -> bool {
-        self.semantics().is_rooted
-    }
-
-    /// Whether blocks differ in length, so that every rank must know all lengths.
-    pub fn varies(self) -> bool {
-        matches!(self, Kind::AllGatherV | Kind::ReduceScatterV)
-    }
-
-    /// Whether the library makes this call for itself. Settings that name algorithms for the program's calls do not
-    /// apply to it.
-    pub fn is_own(self) -> bool {
-        matches!(self, Kind::Barrier | Kind::Split | Kind::Grow | Kind::Devices | Kind::Replan)
-    }
-
-    /// The other end of a message (send and receive); the kind itself for collectives.
-    pub fn opposite(self) -> Self {
-        match self {
-            Kind::Send => Kind::Receive,
-            Kind::Receive => Kind::Send,
-            other => other,
-        }
-    }
-
-    /// The name of the call in texts, as `all_reduce`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::AllReduce => "all_reduce",
-            Kind::Reduce => "reduce",
-            Kind::Broadcast => "broadcast",
-            Kind::AllGather => "all_gather",
-            Kind::ReduceScatter => "reduce_scatter",
-            Kind::Barrier => "barrier",
-            Kind::Split => "split",
-            Kind::Send => "send",
-            Kind::Receive => "receive",
-            Kind::AllToAll => "all_to_all",
-            Kind::Gather => "gather",
-            Kind::Scatter => "scatter",
-            Kind::AllGatherV => "all_gather_v",
-            Kind::ReduceScatterV => "reduce_scatter_v",
-            Kind::Grow => "grow",
-            Kind::Devices => "devices",
-            Kind::Replan => "replan",
-        }
-    }
-
-    /// The collective whose plan carries the call out.
-    pub fn collective(self) -> Collective {
-        match self {
-            Kind::AllReduce | Kind::Barrier => Collective::AllReduce,
-            Kind::Reduce => Collective::Reduce,
-            Kind::Broadcast => Collective::Broadcast,
-            Kind::AllGather | Kind::AllGatherV | Kind::Split | Kind::Grow | Kind::Devices | Kind::Replan => {
-                Collective::AllGather
-            }
-            Kind::ReduceScatter | Kind::ReduceScatterV => Collective::ReduceScatter,
-            Kind::AllToAll => Collective::AllToAll,
-            Kind::Gather => Collective::Gather,
-            Kind::Scatter => Collective::Scatter,
-            Kind::Send | Kind::Receive => Collective::SendReceive,
-        }
-    }
-}
 
 /// The operator as ranks compare it. The scalars of a pre-multiplied sum may differ between ranks, so they are not
 /// part of it.
@@ -199,6 +78,8 @@ pub struct Call {
     pub count: usize,
     /// A digest of all blocks' lengths where they differ; 0 otherwise.
     pub counts: u32,
+    /// Ranks of a group, where the inputs of a group are alike; 0 for calls without groups.
+    pub group: u32,
     /// The algorithm that must run the call, where the caller names one.
     pub algorithm: Option<Algorithm>,
 }
@@ -212,7 +93,7 @@ impl Call {
         root: Rank,
         count: usize,
     ) -> Self {
-        Call { kind, data_type, op, scalar: None, root, count, counts: 0, algorithm: None }
+        Call { kind, data_type, op, scalar: None, root, count, counts: 0, group: 0, algorithm: None }
     }
 
     /// A call of blocks that differ.
@@ -256,6 +137,13 @@ impl Call {
         Call::new(Kind::AllToAll, data_type, None, 0, count)
     }
 
+    /// An all-to-all between groups of `group` consecutive ranks whose inputs are alike; a group has `group * count`
+    /// elements for each group, itself included. `group` must divide the number of ranks.
+    #[inline]
+    pub fn all_to_all_replicated(data_type: DataType, count: usize, group: u32) -> Self {
+        Call { group, ..Call::new(Kind::AllToAllReplicated, data_type, None, 0, count) }
+    }
+
     /// `root` gets `count` elements of every rank, in rank order.
     #[inline]
     pub fn gather(data_type: DataType, count: usize, root: Rank) -> Self {
@@ -270,7 +158,10 @@ impl Call {
 
     /// The collective of this call.
     pub fn collective(&self) -> Collective {
-        self.kind.collective()
+        match self.kind {
+            Kind::AllToAllReplicated => Collective::AllToAllReplicated { group: self.group },
+            kind => kind.collective(),
+        }
     }
 
     /// The same sum, of contributions that are first multiplied by a scalar: NCCL's pre-multiplied sum. Each rank
@@ -297,11 +188,11 @@ impl Call {
         self.data_type
     }
 
-    /// Whether the call is what [`Call::packed`] and its count say, and no more: it brings no scalar, names no algorithm, and
-    /// its blocks are equal.
+    /// Whether the call is what [`Call::packed`] and its count say, and no more: it brings no scalar, names no algorithm, its
+    /// blocks are equal, and it has no groups.
     #[inline]
     pub fn is_plain(&self) -> bool {
-        self.scalar.is_none() && self.algorithm.is_none() && self.counts == 0
+        self.scalar.is_none() && self.algorithm.is_none() && self.counts == 0 && self.group == 0
     }
 
     /// The [plain](Call::is_plain) call of a packed form and a count; none of words that no call is packed to.
@@ -329,7 +220,11 @@ impl Call {
             kind: self.kind,
             data_type: self.data_type,
             op: self.operator(),
-            root: if self.kind.varies() { self.counts } else { self.root },
+            root: match self.kind {
+                Kind::AllToAllReplicated => self.group,
+                kind if kind.varies() => self.counts,
+                _ => self.root,
+            },
             count: self.count as u64,
             named: self.algorithm.map_or(Named::NONE, Named::new),
         }
@@ -340,9 +235,9 @@ impl Call {
         let name = self.kind.name();
         self.check_scalar(name)?;
         self.check_root(name, size)?;
+        self.check_group(name, size)?;
         let element = self.data_type.size() as u128;
-        let blocks =
-            self.kind.collective().input_blocks(size).max(self.kind.collective().output_blocks(size));
+        let blocks = self.collective().input_blocks(size).max(self.collective().output_blocks(size));
         if self.count as u128 * element * blocks as u128 > isize::MAX as u128 {
             return Err(Error::invalid(
                 format!(
@@ -413,6 +308,23 @@ impl Call {
         Err(Error::invalid(
             format!("{name}: rank {} does not exist in a communicator of {size}", self.root),
             format!("pass a rank between 0 and {}", size - 1),
+        ))
+    }
+
+    /// Checks that groups are of one size; `name` is what errors call the operation.
+    fn check_group(&self, name: &str, size: u32) -> Result<()> {
+        if self.kind != Kind::AllToAllReplicated && self.group != 0 {
+            return Err(Error::invalid(
+                format!("{name} has no groups, and the call names groups of {} ranks", self.group),
+                "leave the group of such a call 0",
+            ));
+        }
+        if self.collective().fits(size) {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            format!("{name}: {size} ranks are not in groups of {} ranks", self.group),
+            "pass a number of ranks above 0 that divides the ranks of the communicator",
         ))
     }
 
@@ -530,14 +442,16 @@ mod tests {
                 let call = Call::new(kind, data_type, op, 70_000, 9);
                 assert!(call.is_plain());
                 assert_eq!(Call::unpack(call.packed(), 9), Some(call));
-                // The descriptor of a call whose blocks differ has its counts where others have a root.
-                assert!(kind.varies() || call.packed() == call.descriptor().packed());
+                // The descriptor of a call whose blocks differ has its counts where others have a root, or its groups.
+                let has_other = kind.varies() || kind == Kind::AllToAllReplicated;
+                assert!(has_other || call.packed() == call.descriptor().packed());
             }
         }
         let sum = Call::all_reduce(DataType::Float32, ReduceOp::Sum, 4);
         let scaled = sum.scaled_by(Scalar::of(2f32));
         let named = Call { algorithm: Some(Algorithm::Tree), ..sum };
-        for other in [scaled, named, Call { counts: 1, ..sum }] {
+        let replicated = Call::all_to_all_replicated(DataType::Float32, 4, 2);
+        for other in [scaled, named, Call { counts: 1, ..sum }, replicated] {
             assert!(!other.is_plain());
         }
         assert_eq!(Call::unpack(scaled.packed(), 4), None);

@@ -194,9 +194,10 @@ pub fn bound(topology: &Topology, collective: Collective, options: &Options) -> 
         Collective::AllReduce if options.in_network => Ok(asked.all_reduce_in_network()),
         Collective::AllReduce => Ok(asked.all_reduce()),
         Collective::AllToAll => Ok(asked.exchange()),
-        Collective::SendReceive | Collective::Gather | Collective::Scatter => {
-            Err(BoundError::NotBounded { collective })
-        }
+        Collective::SendReceive
+        | Collective::Gather
+        | Collective::Scatter
+        | Collective::AllToAllReplicated { .. } => Err(BoundError::NotBounded { collective }),
     }
 }
 

@@ -32,9 +32,10 @@ use crate::{Chunk, Collective, Place, Round, Schedule, Transfer};
 
 /// Whether there is a direct exchange for the collective. There is one for every collective but all-reduce, whose
 /// direct forms are [`one_shot`](super::one_shot()) and [`two_shot`](super::two_shot()), all-to-all, whose direct
-/// form is [`spread_out`](super::spread_out()), and point-to-point.
+/// form is [`spread_out`](super::spread_out()), the same of replicated inputs, and point-to-point.
 pub const fn direct_is_defined(collective: Collective) -> bool {
-    !matches!(collective, Collective::AllReduce | Collective::AllToAll | Collective::SendReceive)
+    use Collective::{AllReduce, AllToAll, AllToAllReplicated, SendReceive};
+    !matches!(collective, AllReduce | AllToAll | AllToAllReplicated { .. } | SendReceive)
 }
 
 /// The direct exchange of `collective` over `ranks` ranks. Rank 0 is the root of rooted ones; a reduce starts

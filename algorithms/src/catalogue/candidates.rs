@@ -31,6 +31,7 @@ pub fn candidates(collective: Collective, ranks: u32, shape: &Shape) -> Vec<Algo
         Algorithm::ScatterAllGather,
         Algorithm::Swing,
         Algorithm::Pairwise,
+        Algorithm::Coordinated,
     ];
     if ranks <= ALL_PAIRS_RANKS_MAX || all_pairs {
         all.extend([Algorithm::Direct { first: 0 }, Algorithm::TwoShot, Algorithm::Spread]);
@@ -72,7 +73,9 @@ mod tests {
     #[test]
     fn candidates_are_defined_and_different() {
         for ranks in (1..=64).chain([128, 1024, 16384]) {
-            for collective in Collective::ALL {
+            let replicated = [1, 2, 8].map(|group| Collective::AllToAllReplicated { group });
+            let replicated = replicated.into_iter().filter(|collective| collective.fits(ranks));
+            for collective in Collective::ALL.into_iter().chain(replicated) {
                 for per_box in [1, 2, 8] {
                     let all_pairs = ranks == 128;
                     let shape = Shape {

@@ -101,6 +101,12 @@ pub fn crossing(algorithm: Algorithm, collective: Collective, ranks: u32, per_bo
             }
             phases * all
         }
+        (Algorithm::Coordinated, Collective::AllToAllReplicated { group }) => {
+            let group = f64::from(group);
+            // Boxes hold whole groups, or a group is on several boxes.
+            let parts = if group <= p { (n - p) / group } else { (n / group - 1.0) * (1.0 + group - p) };
+            p * parts / n
+        }
         // As many as there can be.
         (_, Broadcast | Reduce) => p.min(n - p),
         (_, Collective::AllToAll) => everywhere(1.0 / n),
@@ -146,7 +152,9 @@ mod tests {
                 rails: per_box,
                 ..Shape::default()
             };
-            for collective in Collective::ALL {
+            let replicated = [1, 2, 4, 8, 16, 32].map(|group| Collective::AllToAllReplicated { group });
+            let replicated = replicated.into_iter().filter(|collective| collective.fits(ranks));
+            for collective in Collective::ALL.into_iter().chain(replicated) {
                 for algorithm in candidates(collective, ranks, &shape) {
                     let said = crossing(algorithm, collective, ranks, per_box).expect("it is defined");
                     let is = counted(&algorithm.schedule(collective, ranks), per_box);

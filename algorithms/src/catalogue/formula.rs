@@ -59,9 +59,18 @@ fn log2(ranks: f64) -> f64 {
     f64::from(u32::BITS - ((ranks as u32).max(1) - 1).leading_zeros())
 }
 
+/// Over `n` ranks in groups: parts between groups, one group after the other, and the last part within a group.
+fn coordinated(n: f64, group: f64) -> Option<Formula> {
+    let others = n / group - 1.0;
+    let gathers = if group > 1.0 && others > 0.0 { 1.0 } else { 0.0 };
+    levels((gathers, others * (group - 1.0) / n), (others, others / n))
+}
+
 /// The formula of `algorithm`; `None` where it is not defined.
 pub fn formula(algorithm: Algorithm, collective: Collective, ranks: u32) -> Option<Formula> {
-    use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter};
+    use Collective::{
+        AllGather, AllReduce, AllToAll, AllToAllReplicated, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
+    };
     if !algorithm.is_defined(collective, ranks) {
         return None;
     }
@@ -109,6 +118,8 @@ pub fn formula(algorithm: Algorithm, collective: Collective, ranks: u32) -> Opti
             levels((0.0, phases * (inside - 1.0) / inside), (phases * boxes, phases * (boxes - 1.0) / n))
         }
         (Algorithm::RailTrees { .. } | Algorithm::Switched { .. }, _) => None,
+        (Algorithm::Coordinated, AllToAllReplicated { group }) => coordinated(n, group.into()),
+        (Algorithm::Coordinated, _) => None,
         (Algorithm::BlueConnect { dimensions }, _) => {
             let steps: f64 = dimensions.iter().map(|&along| f64::from(along) - 1.0).sum();
             flat(phases * steps, phases * share)

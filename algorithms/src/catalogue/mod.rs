@@ -109,6 +109,8 @@ pub enum Algorithm {
         /// Channels of each rank.
         channels: u16,
     },
+    /// Each rank exchanges its part of replicated blocks, then the ranks of a group gather the parts.
+    Coordinated,
     /// An imported schedule.
     Imported(Imported),
 }
@@ -121,10 +123,15 @@ const RAIL_TREES_MAX: u64 = 256;
 impl Algorithm {
     /// Whether the algorithm has a schedule for `collective` over `ranks` ranks (at least 1).
     pub fn is_defined(self, collective: Collective, ranks: u32) -> bool {
-        use Collective::{AllGather, AllReduce, AllToAll, Broadcast, Reduce, ReduceScatter, SendReceive};
+        use Collective::{
+            AllGather, AllReduce, AllToAll, AllToAllReplicated, Broadcast, Reduce, ReduceScatter, SendReceive,
+        };
         let divides = |per_box: u32| per_box > 0 && ranks.is_multiple_of(per_box);
         match self {
-            _ if ranks == 0 => false,
+            _ if ranks == 0 || !collective.fits(ranks) => false,
+            Algorithm::Imported(of) => (of.schedule().collective, of.schedule().ranks) == (collective, ranks),
+            _ if matches!(collective, AllToAllReplicated { .. }) => self == Algorithm::Coordinated,
+            Algorithm::Coordinated => false,
             Algorithm::Pair => collective == SendReceive && ranks == 2,
             _ if collective == SendReceive => false,
             Algorithm::Ring { channels, .. } => {
@@ -177,7 +184,6 @@ impl Algorithm {
             Algorithm::Pat => builders::pat_is_defined(collective),
             Algorithm::ScatterAllGather => collective == Broadcast,
             Algorithm::Swing => builders::swing_is_defined(collective, &[ranks]),
-            Algorithm::Imported(of) => (of.schedule().collective, of.schedule().ranks) == (collective, ranks),
         }
     }
 
@@ -246,6 +252,10 @@ impl Algorithm {
             Algorithm::Pat => builders::pat(collective, ranks, u32::MAX),
             Algorithm::ScatterAllGather => builders::scatter_all_gather(ranks),
             Algorithm::Swing => builders::swing(collective, &[ranks]),
+            Algorithm::Coordinated => match collective {
+                Collective::AllToAllReplicated { group } => builders::coordinated(ranks, group),
+                _ => unreachable!("it is defined for no other collective"),
+            },
             Algorithm::Imported(of) => of.schedule().clone(),
         }
     }
@@ -328,7 +338,12 @@ impl Family {
         if let Family::Imported(of) = self {
             return of.schedule().collective == collective;
         }
-        [2, 4].into_iter().any(|ranks| {
+        let group = match collective {
+            Collective::AllToAllReplicated { group } => group,
+            _ => 1,
+        };
+        [2, 4].into_iter().any(|groups| {
+            let ranks = groups * group;
             let candidates = candidates(
                 collective,
                 ranks,
@@ -379,7 +394,9 @@ mod tests {
     #[test]
     fn parts_and_formulas_are_those_of_the_schedules() {
         for ranks in 1..=33 {
-            for collective in Collective::ALL {
+            let replicated = (1..=ranks).map(|group| Collective::AllToAllReplicated { group });
+            let replicated = replicated.filter(|collective| collective.fits(ranks));
+            for collective in Collective::ALL.into_iter().chain(replicated) {
                 let shape = Shape {
                     per_box: if ranks % 4 == 0 { 4 } else { 1 },
                     channels: 2,

@@ -67,6 +67,7 @@ families! {
     Rails "rails",
     RailTrees "rail-trees",
     Switched "switched",
+    Coordinated "coordinated",
 }
 
 impl Family {
@@ -204,6 +205,7 @@ impl FromStr for Algorithm {
             Family::Pat => Algorithm::Pat,
             Family::Direct => Algorithm::Direct { first: number("first")?.unwrap_or(0) },
             Family::TwoShot => Algorithm::TwoShot,
+            Family::Coordinated => Algorithm::Coordinated,
             Family::Pairwise => Algorithm::Pairwise,
             Family::Spread => Algorithm::Spread,
             Family::Binomial => Algorithm::Binomial,
@@ -268,6 +270,7 @@ mod tests {
             Algorithm::Switched { per_box: 8, channels: 16 },
             Algorithm::RailTrees { per_box: 4, trees: 1, first: 3 },
             Algorithm::ScatterAllGather,
+            Algorithm::Coordinated,
         ] {
             assert_eq!(algorithm.to_string().parse(), Ok(algorithm), "{algorithm}");
         }

@@ -30,8 +30,8 @@ const ENTRY: u16 = 0;
 const EXIT: u16 = 1;
 
 /// The plans of all ranks, in their order, of `collective` over buffers that all ranks can load and store; rank 0 is
-/// the root. `None` when there are more ranks than places in a step ([`Step::PLACES_MAX`]) or no rank, and for send
-/// and receive when there are not two.
+/// the root. `None` when there are more ranks than places in a step ([`Step::PLACES_MAX`]) or no rank, for send
+/// and receive when there are not two, and when the ranks are not in groups of the collective's size.
 ///
 /// A reduce folds in the order of ranks, from the root; [`mapped_reduce`] starts at any rank.
 pub fn mapped(collective: Collective, ranks: u32) -> Option<Vec<Plan>> {
@@ -147,13 +147,22 @@ fn folds_of(collective: Collective, ranks: u32, rank: u32, first: u32) -> Vec<Fo
             let block = |to| Fold { targets: vec![(to, rank)], sources: vec![(rank, to)] };
             return from(rank, ranks).map(block).collect();
         }
+        Collective::AllToAllReplicated { group } => {
+            let part = |of: u32| {
+                let first = of / group * group;
+                let targets = from(of, ranks).filter(|to| to / group * group == first);
+                let targets = targets.map(|to| (to, rank)).collect();
+                Fold { targets, sources: vec![(rank, first + rank % group)] }
+            };
+            return from(rank, ranks).step_by(group as usize).map(part).collect();
+        }
     };
     vec![Fold { targets, sources }]
 }
 
 fn plans(collective: Collective, ranks: u32, first: u32) -> Option<Vec<Plan>> {
     let pair = collective == Collective::SendReceive;
-    if ranks == 0 || ranks as usize > Step::PLACES_MAX || (pair && ranks != 2) {
+    if ranks == 0 || ranks as usize > Step::PLACES_MAX || (pair && ranks != 2) || !collective.fits(ranks) {
         return None;
     }
     let parts = match collective {

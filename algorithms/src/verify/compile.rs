@@ -100,6 +100,7 @@ fn agree(plans: &[Plan], first: &Plan) -> Result<(), Refusal> {
         _ if first.slots == 0 => refuse("a mailbox has no slots"),
         _ if first.slots > SLOTS_MAX => Err(Refusal::TooLarge { what: "slots" }),
         Collective::SendReceive if plans.len() != 2 => refuse("send and receive take two ranks"),
+        collective if !collective.fits(first.ranks) => refuse("the ranks are not in groups of one size"),
         _ => Ok(()),
     }
 }

@@ -21,6 +21,10 @@ pub(crate) fn expected(collective: Collective, parts: u32, rank: u32, chunk: u32
         Collective::AllGather | Collective::Gather => (Some(block), piece),
         Collective::Scatter => (Some(0), own),
         Collective::AllToAll => (Some(block), own),
+        Collective::AllToAllReplicated { group } => {
+            let place = rank / group * group + block % group;
+            (Some(block / group * group), place * parts + piece)
+        }
     }
 }
 

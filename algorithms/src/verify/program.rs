@@ -154,7 +154,8 @@ impl Program {
 
     /// Whether there is an in-place form that differs from the other.
     pub(super) fn has_in_place_form(&self) -> bool {
-        !matches!(self.collective, Collective::SendReceive | Collective::AllToAll)
+        use Collective::{AllToAll, AllToAllReplicated, SendReceive};
+        !matches!(self.collective, SendReceive | AllToAll | AllToAllReplicated { .. })
     }
 
     /// First cell after the callers' buffers of all iterations.

@@ -296,7 +296,9 @@ impl<C: Clocks> Run<'_, C> {
                 } else {
                     program.length_of_input(rank, chunk)
                 };
-                let expression = if has_input { self.expressions.input(rank, chunk) } else { UNDEFINED };
+                // Inputs that are alike are one value: what a schedule may take for granted.
+                let origin = program.collective.origin(Rank(rank)).0;
+                let expression = if has_input { self.expressions.input(origin, chunk) } else { UNDEFINED };
                 let value = Value { holds: Both::same(expression), round, length };
                 let cell = program.input_cell(rank, chunk);
                 self.cells[(cell + stride * iteration) as usize].value = value;

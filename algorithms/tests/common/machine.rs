@@ -18,7 +18,8 @@ pub(crate) fn execute(plans: &[Plan], in_place: bool, rounds: u32, seed: u64) ->
 
 /// Runs under `seeds` interleavings of both forms; the first failure with its seed.
 pub(crate) fn execute_often(plans: &[Plan], rounds: u32, seeds: u64) -> Result<(), String> {
-    let forms = matches!(plans[0].collective, Collective::SendReceive | Collective::AllToAll);
+    use Collective::{AllToAll, AllToAllReplicated, SendReceive};
+    let forms = matches!(plans[0].collective, SendReceive | AllToAll | AllToAllReplicated { .. });
     for seed in 0..seeds {
         for in_place in [false, true] {
             if in_place && forms {
@@ -276,8 +277,9 @@ impl<'a> Machine<'a> {
             self.arenas[rank][iteration].fill(spoil);
             if collective.has_input(Rank(rank as u32)) {
                 let round = if sliced { iteration as u32 } else { round };
+                let origin = collective.origin(Rank(rank as u32)).0;
                 for element in 0..length {
-                    let value = self.contribution(rank as u32, round, element);
+                    let value = self.contribution(origin, round, element);
                     self.arenas[rank][iteration][base + element] = value;
                 }
             }
@@ -325,6 +327,11 @@ impl<'a> Machine<'a> {
                         value((element / 3) as u32, 3 * rank + element % 3)
                     }
                     Collective::AllToAll => value((element / block) as u32, rank * block + element % block),
+                    Collective::AllToAllReplicated { group } => {
+                        let (group, from) = (group as usize, element / block);
+                        let place = rank / group * group + from % group;
+                        value((from / group * group) as u32, place * block + element % block)
+                    }
                 };
                 if arena[base + element] != expected {
                     return Err(format!("rank {rank}, round {round}: element {element} is wrong"));

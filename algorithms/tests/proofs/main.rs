@@ -6,6 +6,7 @@
 mod common;
 
 mod bounds;
+mod coordinated;
 mod export;
 mod hardware;
 mod hierarchical;

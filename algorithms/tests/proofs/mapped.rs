@@ -285,6 +285,10 @@ impl Buffers {
             Collective::AllGather | Collective::Gather => self.inputs[&(block, piece, element)],
             Collective::Scatter => self.inputs[&(0, own, element)],
             Collective::AllToAll => self.inputs[&(block, own, element)],
+            Collective::AllToAllReplicated { group } => {
+                let place = rank / group * group + block % group;
+                self.inputs[&(block / group * group, place * parts + piece, element)]
+            }
         }
     }
 }

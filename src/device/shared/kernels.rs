@@ -74,7 +74,7 @@ impl KernelsCall {
         let extents = order.extents(&plan);
         let reducer = reducer(call, communicator.size());
         let uploaded = shared.programs.of(gpu, me, &plan, proved.fold_hash, reducer.as_ref())?;
-        let beside = beside(call.kind.collective(), communicator.size(), proved.lanes_max);
+        let beside = beside(call.collective(), communicator.size(), proved.lanes_max);
         let cut = Cut::of(extents.longest(), plan.sliced, beside, blocks_max, shared.stride);
         let Cut { instances, part, slot_bytes, iterations } = cut;
         let slot_stride = shared.stride / INSTANCES_MAX;
@@ -153,7 +153,7 @@ impl KernelsCall {
 
 /// Blocks of a message of `bytes` bytes.
 pub(in super::super) fn message_blocks(call: &Call, ranks: u32, bytes: usize, blocks_max: u32) -> u32 {
-    instances(bytes, beside(call.kind.collective(), ranks, 1), blocks_max)
+    instances(bytes, beside(call.collective(), ranks, 1), blocks_max)
 }
 
 impl RunProgram {

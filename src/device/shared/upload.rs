@@ -49,7 +49,8 @@ impl Programs {
     ) -> Result<Arc<Uploaded>> {
         let scales = reducer.is_some_and(Reducer::scales);
         let divides = reducer.is_some_and(Reducer::divides);
-        let key = (plan.name.clone(), plan.rank.0, fold_hash ^ plan.collective as u64, scales, divides);
+        let number = plan.collective.number().map_or(u64::MAX, |number| number as u64);
+        let key = (plan.name.clone(), plan.rank.0, fold_hash ^ number, scales, divides);
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(uploaded) = known.get(&key) {
             return Ok(uploaded.clone());

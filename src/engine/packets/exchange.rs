@@ -56,7 +56,7 @@ pub(crate) struct Leg {
 impl Direct {
     /// The exchange of rank `me` for calls like this one; `all` are the moves of all ranks, from the root on.
     pub(crate) fn new(call: &Call, all: &[Moves], reducer: &Reducer, me: Rank, two_hops: bool) -> Self {
-        let (ranks, collective) = (all.len() as u32, call.kind.collective());
+        let (ranks, collective) = (all.len() as u32, call.collective());
         let absolute = |relative: u32| (relative + call.root) % ranks;
         let relative = |rank: u32| (rank + ranks - call.root) % ranks;
         // Where one buffer holds the blocks of all ranks, they are in the order of ranks.

@@ -58,7 +58,7 @@ impl Folds {
         notes: &[Note],
         plan: Arc<Plan>,
     ) -> Result<std::result::Result<Folds, Unmapped>> {
-        let (size, collective) = (notes.len() as u32, call.kind.collective());
+        let (size, collective) = (notes.len() as u32, call.collective());
         let bearings = Bearings::Rotated { root: call.root, size };
         let (mut homes, mut unmapped) = (std::mem::take(&mut memory.idle_homes), Unmapped::new());
         homes.clear();

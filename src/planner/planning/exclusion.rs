@@ -47,6 +47,39 @@ impl Planning {
         unprovable.map_or(Eligibility::Free, Eligibility::Last)
     }
 
+    /// The error where nothing is left of what is defined.
+    pub(super) fn impossible(&self, collective: Collective, all: &[Algorithm]) -> Error {
+        let ranks = self.ranks_of(collective);
+        if !collective.fits(ranks) {
+            return Error::invalid(
+                format!("{collective}: {ranks} ranks are not in groups of that size"),
+                "ask for groups whose size divides the number of ranks",
+            );
+        }
+        let is_possible = |algorithm: &&Algorithm| {
+            !self.reorders(**algorithm, collective) && self.unreachable(**algorithm).is_none()
+        };
+        let possible = all.iter().filter(is_possible);
+        let name =
+            |of: &Algorithm| self.sources(*of, collective).first().map(|source| source.name().to_owned());
+        let mut possible: Vec<String> =
+            possible.map(|of| name(of).unwrap_or_else(|| of.family().to_string())).collect();
+        // Those of one family are neighbours.
+        possible.dedup();
+        let invariant = (self.preferences.determinism == Determinism::Invariant)
+            .then(|| "CONSORT_DETERMINISM is \"invariant\"".to_owned());
+        let restriction = self.preferences.restriction.origin.as_ref();
+        let restriction = restriction.map(|(variable, text)| format!("{variable} is {text:?}"));
+        let settings: Vec<String> = restriction.into_iter().chain(invariant).collect();
+        Error::invalid(
+            format!(
+                "{}, which leaves no algorithm for {collective} over {ranks} ranks",
+                settings.join(" and "),
+            ),
+            format!("possible: {}", possible.join(", ")),
+        )
+    }
+
     /// Why no call takes an algorithm, whatever its price.
     pub(super) fn unreachable(&self, algorithm: Algorithm) -> Option<&'static str> {
         algorithm

@@ -122,10 +122,13 @@ impl Planning {
     /// Rings and trees for `collective`: those that are found on a machine that a setting names (what ranks say of their hosts is no
     /// list of links), and those of a file.
     pub(in super::super) fn searched(&self, collective: Collective) -> &[Found] {
-        if collective == Collective::SendReceive || !(2..=RANKS_MAX).contains(&self.machine.ranks) {
+        let Some(number) = collective.number().filter(|_| collective != Collective::SendReceive) else {
+            return &[];
+        };
+        if !(2..=RANKS_MAX).contains(&self.machine.ranks) {
             return &[];
         }
-        self.searched.algorithms[collective as usize].get_or_init(|| {
+        self.searched.algorithms[number].get_or_init(|| {
             let found = |source: Source| {
                 let channels = self.channels_of(source, collective)?;
                 let is_of_file = matches!(source, Source::FileRings | Source::FileTrees);

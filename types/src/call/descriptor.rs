@@ -18,7 +18,8 @@ pub struct Descriptor {
     pub data_type: DataType,
     /// How contributions are folded, for reductions.
     pub op: Option<Operator>,
-    /// The root, or for point-to-point the peer. Where blocks differ, the digest of their lengths. 0 otherwise.
+    /// The root, or for point-to-point the peer. Where blocks differ, the digest of their lengths. Where inputs are
+    /// replicated, the ranks of a group. 0 otherwise.
     pub root: Rank,
     /// Elements, as the call counts them.
     pub count: u64,
@@ -100,6 +101,7 @@ impl std::fmt::Display for Descriptor {
         match self.kind {
             Kind::Send => write!(f, " to {}", self.root),
             Kind::Receive => write!(f, " from {}", self.root),
+            Kind::AllToAllReplicated => write!(f, " in groups of {}", self.root),
             kind if kind.is_rooted() => write!(f, " root {}", self.root),
             kind if kind.varies() => write!(f, " at most, counts #{:08x}", self.root),
             _ => Ok(()),

@@ -68,7 +68,7 @@ impl Kind {
             Kind::ReduceScatter | Kind::ReduceScatterV => {
                 ((All, Whole), (All, Block), OutputWithin, false, true)
             }
-            Kind::AllToAll => ((All, Whole), (All, Whole), Apart, false, false),
+            Kind::AllToAll | Kind::AllToAllReplicated => ((All, Whole), (All, Whole), Apart, false, false),
             Kind::Gather => ((All, Block), (Root, Whole), InputWithin, true, false),
             Kind::Scatter => ((Root, Whole), (All, Block), OutputWithin, true, false),
             Kind::Send => ((All, Block), (None, Nothing), Apart, true, false),

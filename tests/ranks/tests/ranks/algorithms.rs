@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use consort::planning::{Algorithm, Collective, Family, Planning, topology};
 use consort::{DataType, Error, Options, ReduceOp, TransportChoice};
 use consort_tests::job::{Start, alone};
-use consort_tests::matrix::{Case, Draw, LONG, algorithms, check_all, collectives, drawn, everything};
+use consort_tests::matrix::{
+    Case, Draw, LONG, algorithms, check_all, collectives, collectives_over, drawn, everything,
+};
 use consort_tests::system::Random;
 use consort_tests::{Links, on_ranks, results_of_ranks};
 
@@ -33,7 +35,7 @@ fn every_candidate_and_every_family_is_in_the_matrix() {
     let mut families = BTreeSet::from([Family::Pair]);
     for ranks in 1..=16 {
         let planning = Planning::for_host(ranks, 2, &Options::default()).expect("a plan");
-        for collective in collectives() {
+        for collective in collectives_over(ranks) {
             let all = algorithms(collective, ranks);
             for candidate in planning.candidates(collective).expect("candidates") {
                 assert!(all.contains(&candidate), "{candidate} of {collective} over {ranks} ranks");
@@ -106,7 +108,7 @@ fn every_algorithm_over_loopback() {
             continue;
         }
         // One after the other: all together would take longer than a test's ranks may.
-        for cases in collectives().flat_map(|collective| draw.cases(collective, size)) {
+        for cases in collectives_over(size).flat_map(|collective| draw.cases(collective, size)) {
             on_ranks(size, Links::Local, &options, |comm| check_all(comm, draw.seed, &cases));
         }
     }

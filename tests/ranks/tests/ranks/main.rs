@@ -15,6 +15,7 @@ mod misuse;
 mod planner;
 mod processes;
 mod registered;
+mod replicated;
 mod scaled;
 mod traces;
 mod vectors;
