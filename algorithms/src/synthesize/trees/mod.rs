@@ -13,6 +13,7 @@
 
 mod fixed;
 mod goals;
+mod parts;
 mod program;
 mod span;
 mod wires;
@@ -27,6 +28,7 @@ use crate::topology::Topology;
 use crate::{Collective, Schedule};
 use fixed::Search;
 use goals::{Goal, goals, shares};
+pub(super) use parts::{Between, Joined, joined};
 use program::{Lengths, solve};
 use wires::Wires;
 
@@ -114,7 +116,7 @@ pub fn frontier(topology: &Topology, options: &Options) -> Vec<Trees> {
             break;
         }
         let mut steps = most / part;
-        found.extend(packing.fastest(counts, known, &mut steps));
+        found.extend(packing.fastest(counts, known, &mut steps).map(|found| found.trees));
     }
     found
 }
@@ -123,7 +125,7 @@ pub fn frontier(topology: &Topology, options: &Options) -> Vec<Trees> {
 const COUNTS: [(RangeInclusive<usize>, u64); 5] =
     [(1..=1, 16), (2..=2, 16), (3..=4, 8), (5..=8, 4), (9..=64, 2)];
 /// Exchanges that are looked at for each pair of ranks, at most.
-const STEPS_PAIR: u64 = 40_000;
+const STEPS_PAIR: u64 = 400_000;
 /// Goals that are tried for a number of trees, at most.
 const GOALS_MAX: usize = 24;
 
@@ -133,6 +135,13 @@ struct Packing {
     lengths: Lengths,
     limit: Ratio,
     bound: Ratio,
+}
+
+/// Trees with their pairs.
+struct Found {
+    trees: Trees,
+    pairs: Vec<Vec<u32>>,
+    shares: Vec<u64>,
 }
 
 impl Packing {
@@ -155,7 +164,7 @@ impl Packing {
     }
 
     /// The fastest trees of one of these numbers that are faster than `known`.
-    fn fastest(&self, counts: impl Iterator<Item = usize>, known: Ratio, steps: &mut u64) -> Option<Trees> {
+    fn fastest(&self, counts: impl Iterator<Item = usize>, known: Ratio, steps: &mut u64) -> Option<Found> {
         let mut all: Vec<Goal> = Vec::new();
         for shares in counts.flat_map(shares) {
             all.extend(goals(&self.wires, &self.lengths, &shares, [known, self.most()]));
@@ -163,7 +172,7 @@ impl Packing {
         // Of equally fast ones first those of fewer trees with fewer shares.
         let parts = |goal: &Goal| (goal.wanted.shares.len(), goal.wanted.shares.iter().sum::<u64>());
         all.sort_by(|one, other| other.rate.cmp(&one.rate).then(parts(one).cmp(&parts(other))));
-        let mut best: Option<Trees> = None;
+        let mut best: Option<Found> = None;
         let tries = all.len().min(GOALS_MAX) as u64;
         for (goal, number) in all.iter().zip(0..tries) {
             // Later goals are easier, but all have their part.
@@ -171,11 +180,11 @@ impl Packing {
             let given = budget;
             let found = Search::run(&self.wires, &goal.wanted, &mut budget);
             *steps -= given - budget;
-            let Some((trees, is_found)) = found else { continue };
+            let Some((pairs, is_found)) = found else { continue };
             // What misses its goal may be faster than what is known all the same.
-            let trees = self.trees(&trees, &goal.wanted.shares);
-            if trees.rate > known && best.as_ref().is_none_or(|best| trees.is_better(best)) {
-                best = Some(trees);
+            let trees = self.trees(&pairs, &goal.wanted.shares);
+            if trees.rate > known && best.as_ref().is_none_or(|best| trees.is_better(&best.trees)) {
+                best = Some(Found { trees, pairs, shares: goal.wanted.shares.clone() });
             }
             if is_found {
                 break;
