@@ -11,7 +11,7 @@ use std::time::Instant;
 use consort_algorithms::Schedule;
 use consort_algorithms::bounds::Ratio;
 use consort_algorithms::simulate::{self, simulate};
-use consort_algorithms::synthesize::{boxes, rate, trees};
+use consort_algorithms::synthesize::{boxes, rate, rooted, trees};
 use consort_algorithms::topology::{self, NodeId, Topology};
 
 fn main() {
@@ -75,6 +75,21 @@ fn show(name: &str, topology: &Topology, without: &str, simulates: bool) {
     let begun = Instant::now();
     let found = trees::frontier(topology, &trees::Options::default());
     let seconds = begun.elapsed().as_secs_f64();
+    let begun = Instant::now();
+    let two_way = if found.is_empty() { rooted::all_reduce(topology) } else { None };
+    let seconds_two_way = begun.elapsed().as_secs_f64();
+    if let Some(found) = two_way {
+        let row = Row {
+            maker: "rooted",
+            bound: found.bound,
+            limit: "-".into(),
+            trees: usize::from(found.schedule.channels()) / 2,
+            rate: found.rate,
+            height: found.schedule.cost().depth as u32,
+            seconds: seconds_two_way,
+        };
+        row.print(&name, &found.schedule, topology, simulates);
+    }
     for trees in found {
         let row = Row {
             maker: "trees",
@@ -88,9 +103,9 @@ fn show(name: &str, topology: &Topology, without: &str, simulates: bool) {
         row.print(&name, &trees.schedule(), topology, simulates);
     }
     let begun = Instant::now();
-    let found = boxes::all_reduce(topology, &boxes::Options::default());
+    let found = boxes::frontier(topology, &boxes::Options::default());
     let seconds = begun.elapsed().as_secs_f64();
-    if let Some(boxed) = found {
+    for boxed in found {
         let row = Row {
             maker: "boxes",
             bound: boxed.bound(),

@@ -26,7 +26,8 @@ pub(super) fn trees(boxes: &[Inside]) -> Vec<(Vec<SpanningTree>, u32)> {
     let capacity = boxes.iter().flat_map(|of| of.doors.iter().flatten().map(|door| door.capacity)).collect();
     let limit = |at: usize, rail: usize| (at * rails + rail) as u32;
     let mut between = Vec::new();
-    for (one, other) in (0..boxes.len()).flat_map(|one| (one + 1..boxes.len()).map(move |other| (one, other))) {
+    for (one, other) in (0..boxes.len()).flat_map(|one| (one + 1..boxes.len()).map(move |other| (one, other)))
+    {
         between.extend((0..rails).map(|rail| Between {
             parts: (one as u32, other as u32),
             limits: (limit(one, rail), limit(other, rail)),

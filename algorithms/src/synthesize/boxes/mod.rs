@@ -87,7 +87,9 @@ pub fn all_reduce(topology: &Topology, options: &Options) -> Option<Boxed> {
 pub fn frontier(topology: &Topology, options: &Options) -> Vec<Boxed> {
     let topology = &topology.bundled();
     let Some(boxes) = rails::rails(topology) else { return Vec::new() };
-    let Ok(bound) = bound(topology, Collective::AllReduce, &bounds::Options::default()) else { return Vec::new() };
+    let Ok(bound) = bound(topology, Collective::AllReduce, &bounds::Options::default()) else {
+        return Vec::new();
+    };
     let boxed = |(trees, height): (Vec<SpanningTree>, u32)| {
         let rate = rate_of_trees(&trees, topology).ok().flatten()?;
         Some(Boxed { trees, height, rate, bound: bound.rate })

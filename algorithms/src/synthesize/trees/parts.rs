@@ -47,7 +47,9 @@ pub(in super::super) fn joined(parts: usize, capacity: Vec<u64>, between: &[Betw
             pairs.iter().copied().find(|pair| packing.wires.pairs[*pair as usize] == ends)
         };
         let above = |part: u32, parent: u32| pair(part, parent).map(|pair| (parent, pair));
-        let order = reached.into_iter().map(|(part, parent, _)| (part, parent.and_then(|parent| above(part, parent))));
+        let order = reached
+            .into_iter()
+            .map(|(part, parent, _)| (part, parent.and_then(|parent| above(part, parent))));
         is_whole.then(|| Joined { share: *share as u32, order: order.collect() })
     };
     found.pairs.iter().zip(&found.shares).map(tree).collect()

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::hash::{Hash, Hasher};
 
 use consort_algorithms::bounds::{Bound, Options as BoundOptions, Ratio, bound};
-use consort_algorithms::passes::fuse;
+use consort_algorithms::passes::{fuse, replicate, stagger};
 use consort_algorithms::simulate::{Options as SimulateOptions, simulate};
 use consort_algorithms::synthesize::packing::{FEW, Forest, Options, TREES_MAX, forest, frontier};
 use consort_algorithms::synthesize::rate;
@@ -211,4 +211,22 @@ fn thousands_of_random_machines_are_never_above_their_bound() {
         check(&mut random, &mut tally, false);
     }
     println!("{tally:?}");
+}
+
+#[test]
+fn staggered_copies_are_proved_and_hide_latency() {
+    let topology = fabric("dgx-1");
+    for collective in COLLECTIVES {
+        let found = forest(&topology, collective, Rank(0), &Options::default()).expect("trees");
+        let schedule = found.schedule(64);
+        let staggered = stagger(&schedule, 2, 3);
+        super::prove(&staggered, collective.name());
+        let known = rate(&schedule, &topology).expect("routes");
+        assert_eq!(rate(&staggered, &topology).expect("routes"), known, "{collective}");
+        // As many pieces, each in a slot as long.
+        let options = SimulateOptions { slot_bytes: 1 << 20, work: false, ..SimulateOptions::new(192 << 20) };
+        let time = |schedule: &Schedule| simulate(schedule, &topology, &options).expect("routes").seconds();
+        let (out_of_step, in_step) = (time(&staggered), time(&replicate(&schedule, 2)));
+        assert!(out_of_step < in_step, "{collective}: {out_of_step} s for {in_step} s");
+    }
 }
