@@ -49,7 +49,7 @@ impl Loads {
         Loads::between(pairs, topology, node, schedule.ranks)
     }
 
-    /// The loads of an all-reduce by trees, each edge of which carries its share once each way.
+    /// The loads of an all-reduce by trees, whose edges carry their share once each way.
     fn of_trees(trees: &[SpanningTree], topology: &Topology) -> Result<Loads, SimulateError> {
         let mut pairs = Pairs::new();
         for tree in trees {

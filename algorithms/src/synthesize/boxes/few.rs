@@ -3,24 +3,24 @@
 //! One tree a rail leaves a door unused wherever a box is a leaf, so that `b` boxes reach `(b - 1) / b` of what their
 //! doors carry. Trees of unequal shares that change rails from box to box fill them: over four boxes of eight doors
 //! four trees with a whole door an edge and four with a third, over sixteen one of a whole, six of a half and one of
-//! a quarter. Inside a box a tree branches at the ranks that other trees branch at least.
+//! a quarter, which are not searched but laid. Inside a box a tree branches at the ranks that other trees branch at least.
 //!
 //! Invariant: doors are loaded as the search over boxes says; edges keep to one rail. Absent: boxes that lack a door
 //! (`reduce` has those); what links carry inside of boxes, for which several shapes are made.
 
-use super::super::trees::{Between, Joined, joined};
+use super::super::trees::{Between, Joined, hung, joined};
 use super::rails::Inside;
 use crate::Rank;
 use crate::builders::SpanningTree;
 
-/// The most boxes; over more the search finds no more than one tree a rail has.
+/// The most boxes that are searched; over more the search finds no more than one tree a rail has.
 const BOXES_MAX: usize = 10;
 
 /// Trees of the boxes, in shapes that branch more and more; none for other boxes.
 pub(super) fn trees(boxes: &[Inside]) -> Vec<(Vec<SpanningTree>, u32)> {
     let rails = boxes.first().map_or(0, |of| of.doors.len());
     let is_whole = boxes.iter().all(|of| of.doors.iter().all(Option::is_some));
-    if !(3..=BOXES_MAX).contains(&boxes.len()) || !is_whole {
+    if boxes.len() < 3 || !is_whole {
         return Vec::new();
     }
     let capacity = boxes.iter().flat_map(|of| of.doors.iter().flatten().map(|door| door.capacity)).collect();
@@ -33,11 +33,65 @@ pub(super) fn trees(boxes: &[Inside]) -> Vec<(Vec<SpanningTree>, u32)> {
             limits: (limit(one, rail), limit(other, rail)),
         }));
     }
-    let Some(mut found) = joined(boxes.len(), capacity, &between) else { return Vec::new() };
+    let found = match woven(boxes.len() as u32, rails) {
+        Some(trees) => {
+            let pair = |(one, other, rail): &(u32, u32, u32)| {
+                let limits = (limit(*one as usize, *rail as usize), limit(*other as usize, *rail as usize));
+                between.iter().position(|of| of.limits == limits).map(|pair| pair as u32)
+            };
+            let pairs = |edges: &[Edge]| edges.iter().map(pair).collect::<Option<Vec<u32>>>();
+            let tree =
+                |(edges, share): &(Vec<Edge>, u32)| hung(boxes.len(), &between, &pairs(edges)?, *share);
+            trees.iter().map(tree).collect::<Option<Vec<Joined>>>()
+        }
+        None if boxes.len() <= BOXES_MAX => joined(boxes.len(), capacity, &between),
+        None => None,
+    };
+    let Some(mut found) = found else { return Vec::new() };
     found.sort_by_key(|tree| std::cmp::Reverse(tree.share));
     let rail = |pair: u32| between[pair as usize].limits.0 as usize % rails;
     let shape = |wide: (u64, u64)| Shaping::new(boxes, &found, wide).run(&found, rail);
     WIDE.into_iter().map(shape).collect()
+}
+
+/// Two boxes, the lower one first, and the rail between them.
+type Edge = (u32, u32, u32);
+
+/// Trees over 12, 14 or 16 boxes of 8 doors, with quarters of a door as shares: one of 4, six of 2 and one of 1.
+///
+/// The first alternates between rails 5 and 6 along all boxes. Five have a rail each, a cycle of all boxes without an
+/// edge. The sixth of a half has those edges, which join the pairs of a matching on rail 7; the last runs along rail 7
+/// beside the matching. Where pairs are more than those edges join, rail 6 has room between the first box and the
+/// last; over 16 boxes one of the five gives two edges and has that room as well.
+fn woven(boxes: u32, rails: usize) -> Option<Vec<(Vec<Edge>, u32)>> {
+    if rails != 8 || ![12, 14, 16].contains(&boxes) {
+        return None;
+    }
+    let last = boxes - 1;
+    let path = |rail: &dyn Fn(u32) -> u32| (0..last).map(|at| (at, at + 1, rail(at))).collect::<Vec<Edge>>();
+    let bond = |number: u32, rail: u32| (2 * number + 1, 2 * number + 2, rail);
+    let mut trees = vec![(path(&|at| 5 + at % 2), 4)];
+    let mut sixth: Vec<Edge> = (0..boxes / 2).map(|pair| (2 * pair, 2 * pair + 1, 7)).collect();
+    for rail in 0..5 {
+        let given = bond((rail + 4) % 5, rail);
+        sixth.push(given);
+        let cycle = path(&|_| rail).into_iter().chain([(0, last, rail)]);
+        trees.push((cycle.filter(|edge| *edge != given).collect(), 2));
+    }
+    if boxes > 12 {
+        sixth.push((0, last, 6));
+    }
+    if boxes == 16 {
+        // Without the bonds 4 and 5 the first box is in one part of this cycle and the last in the other.
+        let parts: [&[u32]; 2] = [&[10, 0, 1, 2, 3, 4, 11], &[12, 13, 14, 15, 5, 6, 7, 8, 9]];
+        let along = parts.into_iter().flat_map(|part| part.windows(2));
+        let edge = |ends: &[u32]| (ends[0].min(ends[1]), ends[0].max(ends[1]), 0);
+        trees[1].0 = along.map(edge).chain([(0, last, 6)]).collect();
+        sixth.push(bond(5, 0));
+    }
+    trees.push((sixth, 2));
+    trees.push((path(&|_| 7), 1));
+    Some(trees)
 }
 
 /// How much more than the mean the edges of a rank may carry inside of its box.
@@ -138,5 +192,28 @@ impl Growing {
     fn hang(&mut self, rank: u32, on: u32) {
         self.parents[rank as usize] = Some(Rank(on));
         self.hops[rank as usize] = self.hops[on as usize] + 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn woven_trees_fill_no_door_twice() {
+        for boxes in [12, 14, 16] {
+            let trees = woven(boxes, 8).expect("trees");
+            let mut load = vec![[0; 8]; boxes as usize];
+            for (edges, share) in &trees {
+                assert_eq!(edges.len() as u32, boxes - 1);
+                for (one, other, rail) in edges {
+                    load[*one as usize][*rail as usize] += share;
+                    load[*other as usize][*rail as usize] += share;
+                }
+            }
+            assert!(load.iter().flatten().all(|load| *load <= 4), "{boxes}: {load:?}");
+            assert_eq!(trees.iter().map(|(_, share)| share).sum::<u32>(), 17);
+        }
+        assert!(woven(13, 8).is_none() && woven(16, 4).is_none());
     }
 }

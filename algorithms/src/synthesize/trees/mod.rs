@@ -28,7 +28,7 @@ use crate::topology::Topology;
 use crate::{Collective, Schedule};
 use fixed::Search;
 use goals::{Goal, goals, shares};
-pub(super) use parts::{Between, Joined, joined};
+pub(super) use parts::{Between, Joined, hung, joined};
 use program::{Lengths, solve};
 use wires::Wires;
 

@@ -38,21 +38,27 @@ pub(in super::super) fn joined(parts: usize, capacity: Vec<u64>, between: &[Betw
     let (counts, _) = COUNTS[FEW].clone();
     let mut steps = STEPS_PAIR * between.len() as u64;
     let found = packing.fastest(counts, Ratio::ZERO, &mut steps)?;
-    let tree = |(pairs, share): (&Vec<u32>, &u64)| {
-        let near = span::neighbours(&packing.wires, pairs);
-        let reached = span::reached(&near, span::centre(&near));
-        let is_whole = reached.len() == parts;
-        let pair = |one: u32, other: u32| {
-            let ends = (one.min(other), one.max(other));
-            pairs.iter().copied().find(|pair| packing.wires.pairs[*pair as usize] == ends)
-        };
-        let above = |part: u32, parent: u32| pair(part, parent).map(|pair| (parent, pair));
-        let order = reached
-            .into_iter()
-            .map(|(part, parent, _)| (part, parent.and_then(|parent| above(part, parent))));
-        is_whole.then(|| Joined { share: *share as u32, order: order.collect() })
-    };
+    let tree = |(pairs, share): (&Vec<u32>, &u64)| hung(parts, between, pairs, *share as u32);
     found.pairs.iter().zip(&found.shares).map(tree).collect()
+}
+
+/// The tree of these pairs from its centre; none where they do not join all parts.
+pub(in super::super) fn hung(parts: usize, between: &[Between], pairs: &[u32], share: u32) -> Option<Joined> {
+    let mut near = vec![Vec::new(); parts];
+    for (one, other) in pairs.iter().map(|pair| between[*pair as usize].parts) {
+        near[one as usize].push(other);
+        near[other as usize].push(one);
+    }
+    let reached = span::reached(&near, span::centre(&near));
+    let above = |part: u32, parent: u32| {
+        let ends = (part.min(parent), part.max(parent));
+        let pair = pairs.iter().find(|pair| between[**pair as usize].parts == ends)?;
+        Some((parent, *pair))
+    };
+    let is_whole = reached.len() == parts && pairs.len() + 1 == parts;
+    let order =
+        reached.into_iter().map(|(part, parent, _)| (part, parent.and_then(|parent| above(part, parent))));
+    is_whole.then(|| Joined { share, order: order.collect() })
 }
 
 /// The step of the frontier with five to eight trees.

@@ -49,6 +49,9 @@ fn at_most_eight_trees_fill_the_doors_of_a_few_boxes() {
         ("dgx-h100:8", 980),
         ("dgx-h100:9", 1000),
         ("dgx-h100:10", 950),
+        ("dgx-h100:12", 970),
+        ("dgx-h100:14", 980),
+        ("dgx-h100-x16", 995),
         // One tree a rail.
         ("dgx-h100:20", 950),
     ] {
