@@ -85,7 +85,7 @@ fn show(name: &str, topology: &Topology, without: &str, simulates: bool) {
             limit: "-".into(),
             trees: usize::from(found.schedule.channels()) / 2,
             rate: found.rate,
-            height: found.schedule.cost().depth as u32,
+            height: found.schedule.cost().depth,
             seconds: seconds_two_way,
         };
         row.print(&name, &found.schedule, topology, simulates);

@@ -33,7 +33,7 @@ pub(super) fn shares(trees: usize) -> Vec<Vec<u64>> {
 
 /// Shares in more sizes. Seventeen eighths of what a limit of equal links carries are the first; where each tree ends
 /// 30 times at 128 limits, as over 16 boxes of 8 doors, the second leave 2 of 512 quarters.
-const MIXED: [[u64; 8]; 2] = [[5, 3, 3, 2, 1, 1, 1, 1], [4, 2, 2, 2, 2, 2, 2, 1]];
+pub(super) const MIXED: [[u64; 8]; 2] = [[5, 3, 3, 2, 1, 1, 1, 1], [4, 2, 2, 2, 2, 2, 2, 1]];
 
 /// More trees than this have equal shares.
 const EQUAL_ABOVE: usize = 8;

@@ -27,7 +27,7 @@ use crate::builders::{SpanningTree, spanning_trees};
 use crate::topology::Topology;
 use crate::{Collective, Schedule};
 use fixed::Search;
-use goals::{Goal, goals, shares};
+use goals::{Goal, MIXED, goals, shares};
 pub(super) use parts::{Between, Joined, hung, joined};
 use program::{Lengths, solve};
 use wires::Wires;
@@ -125,7 +125,7 @@ pub fn frontier(topology: &Topology, options: &Options) -> Vec<Trees> {
 const COUNTS: [(RangeInclusive<usize>, u64); 5] =
     [(1..=1, 16), (2..=2, 16), (3..=4, 8), (5..=8, 4), (9..=64, 2)];
 /// Exchanges that are looked at for each pair of ranks, at most.
-const STEPS_PAIR: u64 = 400_000;
+const STEPS_PAIR: u64 = 40_000;
 /// Goals that are tried for a number of trees, at most.
 const GOALS_MAX: usize = 24;
 
@@ -169,8 +169,11 @@ impl Packing {
         for shares in counts.flat_map(shares) {
             all.extend(goals(&self.wires, &self.lengths, &shares, [known, self.most()]));
         }
-        // Of equally fast ones first those of fewer trees with fewer shares.
-        let parts = |goal: &Goal| (goal.wanted.shares.len(), goal.wanted.shares.iter().sum::<u64>());
+        // Of equally fast ones first those whose small shares fill what large ones leave, then those of fewer trees
+        // with fewer shares.
+        let is_mixed = |goal: &Goal| MIXED.iter().any(|mixed| *goal.wanted.shares == *mixed);
+        let parts =
+            |goal: &Goal| (!is_mixed(goal), goal.wanted.shares.len(), goal.wanted.shares.iter().sum::<u64>());
         all.sort_by(|one, other| other.rate.cmp(&one.rate).then(parts(one).cmp(&parts(other))));
         let mut best: Option<Found> = None;
         let tries = all.len().min(GOALS_MAX) as u64;
