@@ -1,5 +1,5 @@
 //! Prints, for machines, how near to the bound an all-reduce by packed trees is, beside trees over boxes.
-//! Simulated shares are with slots of 4 MiB and 1 MiB.
+//! Simulated shares are with slots of 4 MiB and 1 MiB, as the trees are or in staggered copies, whichever is faster.
 //!
 //! `cargo run --release -p consort-algorithms --example synthesis_reduce -- [--simulate] [--without NODE,NODE...] PROFILE|FILE...`
 //!
@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use consort_algorithms::Schedule;
 use consort_algorithms::bounds::Ratio;
+use consort_algorithms::passes::stagger;
 use consort_algorithms::simulate::{self, simulate};
 use consort_algorithms::synthesize::{boxes, rate, rooted, trees};
 use consort_algorithms::topology::{self, NodeId, Topology};
@@ -139,8 +140,11 @@ impl Row {
                 return "-".into();
             }
             let options = simulate::Options { slot_bytes, ..simulate::Options::new(bytes) };
-            simulate(schedule, topology, &options).map_or("-".into(), |outcome| {
-                format!("{:.1} %", 100.0 * bytes as f64 / outcome.seconds() / self.bound.value())
+            let tried = [schedule.clone(), stagger(schedule, 2, 3), stagger(schedule, 4, 5)];
+            let seconds = |of: &Schedule| Some(simulate(of, topology, &options).ok()?.seconds());
+            let fastest = tried.iter().filter_map(seconds).reduce(f64::min);
+            fastest.map_or("-".into(), |seconds| {
+                format!("{:.1} %", 100.0 * bytes as f64 / seconds / self.bound.value())
             })
         };
         println!(
