@@ -4,13 +4,14 @@
 //!
 //! Without names: the fabrics of `algorithms/fabrics` of at most 64 ranks. `--time` leaves the simulator out; `--few` also lists
 //! forests of at most 8 trees a root. The simulator moves 8 GiB, `work: false` (the copies and folds of ranks are left out), with
-//! the slot length and copies of the schedule in the last columns, the first that reach 99 % of the schedule's rate.
+//! the slot length and copies of the schedule in the last columns, the first that reach 99 % of the schedule's rate; copies
+//! with pieces are staggered.
 
 use std::time::Instant;
 
 use consort_algorithms::bounds::{self, Bound, bound};
 use consort_algorithms::builders::{self, RingOptions};
-use consort_algorithms::passes::replicate;
+use consort_algorithms::passes::{replicate, stagger};
 use consort_algorithms::simulate::{self, simulate};
 use consort_algorithms::synthesize::packing::{self, Forest, RANKS_MAX};
 use consort_algorithms::synthesize::rate;
@@ -41,16 +42,18 @@ const COLUMNS: [&str; 16] = [
 
 /// Bytes of the vector of a simulated call.
 const CALL_BYTES: u64 = 8 << 30;
-/// What is tried in the simulator: bytes of a slot, and how often the schedule runs side by side.
-const TRIED: [(usize, u16); 8] = [
-    (1 << 20, 1),
-    (256 << 10, 1),
-    (1 << 20, 4),
-    (4 << 20, 1),
-    (4 << 20, 4),
-    (512 << 10, 8),
-    (2 << 20, 8),
-    (4 << 20, 8),
+/// What is tried in the simulator: bytes of a slot, how often the schedule runs side by side, and the pieces of each
+/// copy, with which copies run out of step; 1 for copies in step.
+const TRIED: [(usize, u16, u32); 9] = [
+    (1 << 20, 1, 1),
+    (256 << 10, 1, 1),
+    (1 << 20, 4, 1),
+    (4 << 20, 1, 1),
+    (2 << 20, 2, 3),
+    (1 << 20, 4, 5),
+    (4 << 20, 4, 1),
+    (4 << 20, 4, 5),
+    (16 << 20, 1, 1),
 ];
 /// The most messages of a simulated call: all of them are run, none is extrapolated.
 const MESSAGES_MAX: u64 = 1 << 19;
@@ -125,10 +128,11 @@ fn row(topology: &Topology, bound: &Bound, forest: &Forest, ms: f64, timed: bool
     };
     let reached = rate(&schedule, topology).ok().flatten().unwrap_or(bounds::Ratio::ZERO);
     let simulated = if timed { None } else { simulated(topology, &schedule) };
-    let simulated = simulated.map_or("- | - | - | -".into(), |(bytes_s, slot_bytes, copies)| {
+    let simulated = simulated.map_or("- | - | - | -".into(), |(bytes_s, slot_bytes, copies, each)| {
         let channels = schedule.channels() * copies;
         let share = 1e2 * bytes_s / bound.rate.value();
-        format!("{share:.1} % | {} | {copies} | {channels}", slot_bytes >> 10)
+        let pieces = if each > 1 { format!("{copies} of {each} pieces") } else { copies.to_string() };
+        format!("{share:.1} % | {} | {pieces} | {channels}", slot_bytes >> 10)
     });
     println!(
         "| {} | {} | {:.3} | {} | {} | {} | {:.3} | {} | {} | {} | {} | {ms:.1} | {simulated} |",
@@ -158,25 +162,26 @@ fn hierarchical(topology: &Topology, collective: Collective) -> Option<Schedule>
         .then(|| builders::hierarchical(collective, boxes.len() as u32, per_box, &ring, &ring))
 }
 
-/// Bytes of the vector a second in the simulator, with the bytes of a slot and the copies.
-fn simulated(topology: &Topology, schedule: &Schedule) -> Option<(f64, usize, u16)> {
+/// Bytes of the vector a second in the simulator, with the bytes of a slot, the copies and their pieces.
+fn simulated(topology: &Topology, schedule: &Schedule) -> Option<(f64, usize, u16, u32)> {
     let (collective, ranks) = (schedule.collective, topology.ranks());
     let blocks = collective.input_blocks(ranks).max(collective.output_blocks(ranks));
     let block_bytes = (CALL_BYTES / u64::from(blocks)) as usize;
     let most = rate(schedule, topology).ok()??.value();
-    let mut best: Option<(f64, usize, u16)> = None;
-    for (slot_bytes, copies) in TRIED {
-        let pieces = u64::from(schedule.partition.parts) * u64::from(copies);
+    let mut best: Option<(f64, usize, u16, u32)> = None;
+    for (slot_bytes, copies, each) in TRIED {
+        let pieces = u64::from(schedule.partition.parts) * u64::from(copies) * u64::from(each);
         let slices = (block_bytes as u64).div_ceil(pieces).div_ceil(slot_bytes as u64);
-        // Pieces of one message are one transfer each.
-        if schedule.messages() as u64 * u64::from(copies) * slices > MESSAGES_MAX {
+        let turns = u64::from(copies) * u64::from(each.min(2));
+        if schedule.messages() as u64 * turns * slices > MESSAGES_MAX {
             continue;
         }
+        let tried = if each > 1 { stagger(schedule, copies, each) } else { replicate(schedule, copies) };
         let options = simulate::Options { slot_bytes, work: false, ..simulate::Options::new(block_bytes) };
-        let outcome = simulate(&replicate(schedule, copies), topology, &options).ok()?;
+        let outcome = simulate(&tried, topology, &options).ok()?;
         let bytes_s = block_bytes as f64 * f64::from(blocks) / outcome.seconds();
         if outcome.slices_run == outcome.slices && best.is_none_or(|(other, ..)| bytes_s > other) {
-            best = Some((bytes_s, slot_bytes, copies));
+            best = Some((bytes_s, slot_bytes, copies, each));
         }
         if bytes_s >= 0.99 * most {
             break;

@@ -166,13 +166,16 @@ impl Classes {
         let count = self.range.len();
         let (source, sink) = (count, count + 1);
         let mut flow = Flow::new(count + 2);
-        let mut arcs: Vec<(u64, u128)> = network
-            .arcs
-            .iter()
-            .map(|arc| (self.class_of(arc.from), self.class_of(arc.to), arc.capacity))
-            .filter(|(from, to, _)| from != to)
-            .map(|(from, to, capacity)| ((from * count + to) as u64, capacity))
-            .collect();
+        // Nodes of a class have the same capacity to each class, so that one of them speaks for all.
+        let mut arcs: Vec<(u64, u128)> = Vec::new();
+        for (from, &(start, end)) in self.range.iter().enumerate() {
+            let leaving = &network.leaving[self.order[start as usize] as usize];
+            arcs.extend(leaving.iter().map(|arc| &network.arcs[*arc as usize]).filter_map(|arc| {
+                let to = self.class_of(arc.to);
+                let capacity = arc.capacity * u128::from(end - start);
+                (to != from).then_some(((from * count + to) as u64, capacity))
+            }));
+        }
         arcs.sort_unstable_by_key(|(pair, _)| *pair);
         for group in arcs.chunk_by(|one, other| one.0 == other.0) {
             let capacity: u128 = group.iter().map(|(_, capacity)| capacity).sum();

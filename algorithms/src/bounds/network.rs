@@ -159,6 +159,16 @@ impl Network {
         (self.ranks as usize..self.nodes()).all(|node| sum(&self.leaving[node]) == sum(&self.entering[node]))
     }
 
+    /// Whether between any two nodes as much can pass one way as the other.
+    pub(crate) fn is_mirrored(&self) -> bool {
+        let mut between: BTreeMap<(u32, u32), [u128; 2]> = BTreeMap::new();
+        for arc in &self.arcs {
+            let ends = (arc.from.min(arc.to), arc.from.max(arc.to));
+            between.entry(ends).or_default()[usize::from(arc.from > arc.to)] += arc.capacity;
+        }
+        between.values().all(|[there, back]| there == back)
+    }
+
     /// How many ranks are in a set of nodes.
     pub(crate) fn ranks_in(&self, inside: &[bool]) -> u32 {
         inside[..self.ranks as usize].iter().filter(|inside| **inside).count() as u32

@@ -68,9 +68,10 @@ pub(super) fn all_reduce(
 /// The rate of a reduce-scatter and then an all-gather, each at its best.
 fn in_turn(network: &Network, transposed: &Network, symmetries: &Classes) -> Option<Ratio> {
     let ranks = Ratio::new(network.ranks.into(), 1);
-    let gather = gather(network, symmetries).rate.checked_mul(ranks)?;
-    let scatter = super::trees::gather(transposed, symmetries).rate.checked_mul(ranks)?;
-    match (gather.inverse(), scatter.inverse()) {
+    let rate = |way: &Network| gather(way, symmetries).rate.checked_mul(ranks);
+    let gathered = rate(network)?;
+    let scattered = if network.is_mirrored() { gathered } else { rate(transposed)? };
+    match (gathered.inverse(), scattered.inverse()) {
         (Some(one), Some(other)) => one.checked_add(other)?.inverse(),
         _ => Some(Ratio::ZERO),
     }

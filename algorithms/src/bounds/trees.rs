@@ -77,6 +77,9 @@ pub(crate) fn broadcast(network: &Network, symmetries: &Classes, root: u32) -> L
 /// either has rank 0 or lacks it, so the flows from and to rank 0 find it.
 pub(super) fn smallest_cut(network: &Network, transposed: &Network, symmetries: &Classes) -> Limit {
     let from = broadcast(network, symmetries, 0);
+    if network.is_mirrored() {
+        return from;
+    }
     let to = broadcast(transposed, symmetries, 0);
     if to.rate < from.rate { Limit { sending: not(&to.sending), ..to } } else { from }
 }

@@ -53,7 +53,7 @@ pub fn forest(collective: Collective, trees: &[RootedTree]) -> Schedule {
                 _ => (Place::Input(of_all), Place::Output(Chunk(piece))),
             };
             let channels = [tree.channel; 2];
-            Along { collective, input, output, scratch: of_all, channels }.add_to(&mut rounds, &shape);
+            Along { collective, input, output, scratch: of_all, channels }.add_to(&mut rounds, [&shape; 2]);
         }
         first[root] += tree.share;
     }

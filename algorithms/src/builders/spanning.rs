@@ -43,13 +43,57 @@ pub fn spanning_trees(collective: Collective, trees: &[SpanningTree]) -> Schedul
             let (input, output) = (Place::Input(chunk), Place::Output(chunk));
             let channels = [2 * number as u16, 2 * number as u16 + 1];
             let along = Along { collective, input, output, scratch: chunk, channels };
-            along.add_to(&mut rounds, &shape);
+            along.add_to(&mut rounds, [&shape; 2]);
         }
         chunk += tree.share;
     }
     Schedule {
         name: format!("trees({})", trees.len()),
         collective,
+        ranks: ranks as u32,
+        switches: 0,
+        partition: Partition { parts: chunk },
+        rounds,
+    }
+}
+
+/// A tree to a root and a tree from it, of [`two_way_trees`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TwoWayTree {
+    /// The rank to which each rank hands its values; none for the root.
+    pub up: Vec<Option<Rank>>,
+    /// The rank from which each rank has the result; none for the same root.
+    pub down: Vec<Option<Rank>>,
+    /// How many pieces of each block they carry; at least 1.
+    pub share: u32,
+}
+
+/// The all-reduce by trees whose edges up and down differ, for links that carry more one way than the other.
+///
+/// # Panics
+///
+/// When there is no tree or one without a share, the parents are no tree of all ranks, or the two roots differ.
+pub fn two_way_trees(trees: &[TwoWayTree]) -> Schedule {
+    let ranks = trees.first().map_or(0, |tree| tree.up.len());
+    assert!(ranks > 0 && trees.len() <= usize::from(u16::MAX / 2), "no rank, or more trees than channels");
+    let mut rounds: Vec<Round> = Vec::new();
+    let mut chunk = 0;
+    for (number, tree) in (0u16..).zip(trees) {
+        let is_whole = tree.share > 0 && tree.up.len() == ranks && tree.down.len() == ranks;
+        assert!(is_whole, "tree {number} has no share or not {ranks} ranks");
+        let shapes = [&tree.up, &tree.down].map(|parents| Shape::new(parents, false));
+        assert_eq!(shapes[0].root, shapes[1].root, "tree {number} goes down from another rank");
+        for piece in (chunk..chunk + tree.share).map(Chunk) {
+            let (input, output) = (Place::Input(piece), Place::Output(piece));
+            let channels = [2 * number, 2 * number + 1];
+            Along { collective: Collective::AllReduce, input, output, scratch: piece, channels }
+                .add_to(&mut rounds, [&shapes[0], &shapes[1]]);
+        }
+        chunk += tree.share;
+    }
+    Schedule {
+        name: format!("two-way-trees({})", trees.len()),
+        collective: Collective::AllReduce,
         ranks: ranks as u32,
         switches: 0,
         partition: Partition { parts: chunk },
@@ -112,10 +156,11 @@ pub(super) struct Along {
 }
 
 impl Along {
-    /// Adds the transfers of the piece, each in the first round in which it can be.
-    pub(super) fn add_to(self, rounds: &mut Vec<Round>, shape: &Shape) {
+    /// Adds the transfers of the piece up the first shape and down the second, each in the first round in which it
+    /// can be.
+    pub(super) fn add_to(self, rounds: &mut Vec<Round>, [shape, down]: [&Shape; 2]) {
         let held = vec![self.input; shape.order.len()];
-        let mut growing = Growing { shape, along: self, held, transfers: Vec::new() };
+        let mut growing = Growing { shape, down, along: self, held, transfers: Vec::new() };
         growing.run();
         for (round, transfer) in growing.transfers {
             if rounds.len() <= round as usize {
@@ -128,7 +173,10 @@ impl Along {
 
 /// The transfers of one piece along a tree.
 struct Growing<'a> {
+    /// The way of folds.
     shape: &'a Shape,
+    /// The way of copies.
+    down: &'a Shape,
     along: Along,
     /// The place of the partial result of every rank.
     held: Vec<Place>,
@@ -170,7 +218,7 @@ impl Growing<'_> {
 
     /// Sends the result on, which the root has before `round`.
     fn send(&mut self, round: u32) {
-        let shape = self.shape;
+        let shape = self.down;
         let mut has = vec![round; shape.order.len()];
         let Along { collective, input, output, .. } = self.along;
         let is_first = |rank: u32| rank == shape.root && !collective.reduces();
@@ -250,6 +298,19 @@ mod tests {
         let schedule = spanning_trees(Collective::AllReduce, &[tree(8, 2, 0, 1)]);
         // Up and down each of the seven edges.
         assert_eq!((schedule.messages(), schedule.cost().depth), (14, 6));
+    }
+
+    #[test]
+    fn trees_that_differ_up_and_down_are_proved() {
+        for ranks in [2, 3, 8] {
+            // Up to the next rank and down from the one before, or by a star.
+            let up = (0..ranks).map(|rank| (rank + 1 < ranks).then_some(Rank(rank + 1))).collect();
+            let down = (0..ranks).map(|rank| (rank + 1 < ranks).then_some(Rank(ranks - 1))).collect();
+            let schedule = two_way_trees(&[TwoWayTree { up, down, share: 2 }]);
+            let plans = lower_all(&schedule, &LowerOptions { slots: 4 }).expect("trees lower");
+            verify(&plans).unwrap_or_else(|refusal| panic!("{ranks}: {refusal}"));
+            assert_eq!(schedule.messages() as u32, 4 * (ranks - 1));
+        }
     }
 
     #[test]

@@ -11,4 +11,4 @@ pub(crate) mod scratch;
 pub use fuse::fuse;
 pub use pipeline::pipeline;
 pub(crate) use replicate::with_chunks;
-pub use replicate::{interleave, replicate, reverse};
+pub use replicate::{interleave, replicate, reverse, stagger};

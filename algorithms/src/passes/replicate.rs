@@ -42,6 +42,38 @@ pub fn interleave(schedules: &[Schedule]) -> Schedule {
     result
 }
 
+/// `copies` of a schedule on as many times its channels, out of step: each copy has `pieces` pieces of every chunk (at
+/// least 2), and copy `k` takes the first `1 + k % (pieces - 1)` of them through all rounds before the others.
+///
+/// Copies whose messages are equally long wait for latency at the same times, and the links between them are idle then.
+/// Messages of other lengths in each copy let one wait while another sends.
+///
+/// # Panics
+///
+/// When there would be more than 65,535 channels.
+pub fn stagger(schedule: &Schedule, copies: u16, pieces: u32) -> Schedule {
+    let (copies, pieces) = (copies.max(1), pieces.max(2));
+    let (rounds, channels) = (schedule.rounds.len(), schedule.channels());
+    assert!(channels.checked_mul(copies).is_some(), "at most 65,535 channels");
+    let all = u32::from(copies) * pieces;
+    let mut result = Schedule { rounds: vec![Round::default(); 2 * rounds], ..schedule.clone() };
+    result.partition.parts *= all;
+    for copy in 0..copies {
+        let first = 1 + u32::from(copy) % (pieces - 1);
+        for piece in 0..pieces {
+            let own = u32::from(copy) * pieces + piece;
+            let turn = if piece < first { 0 } else { rounds };
+            for (round, into) in schedule.rounds.iter().zip(&mut result.rounds[turn..]) {
+                into.transfers.extend(round.transfers.iter().map(|transfer| {
+                    let moved = with_chunks(transfer, |_, chunk| Chunk(chunk.0 * all + own));
+                    Transfer { channel: Channel(transfer.channel.0 + copy * channels), ..moved }
+                }));
+            }
+        }
+    }
+    result
+}
+
 /// The mirror image: rank `r` becomes rank `n - r`; the root stays. Blocks that belong to ranks follow them.
 pub fn reverse(schedule: &Schedule) -> Schedule {
     if schedule.collective == Collective::SendReceive {

@@ -3,7 +3,7 @@
 //! Invariant: an offer's schedule is named by what it is, so that one name means one schedule in every process; all its messages
 //! can be proved and simulated in time. Absent: prices.
 
-use super::{exchange, greedy, packing, rate, trees};
+use super::{exchange, greedy, packing, rate, rooted, trees};
 use crate::bounds::Ratio;
 use crate::numbers::fnv;
 use crate::search::named;
@@ -41,7 +41,12 @@ pub fn offers(topology: &Topology, collective: Collective, root: Rank) -> Vec<Of
             let messages =
                 |trees: &trees::Trees| 2 * (ranks - 1) * pieces(trees.trees().iter().map(|tree| tree.share));
             let rated = all.into_iter().map(|trees| (trees.rate(), messages(&trees), trees)).collect();
-            chosen(rated).iter().map(|trees| ("wire-trees", trees.schedule())).collect()
+            let joined = chosen(rated);
+            // Where edges both ways do not join the ranks, those up and down may.
+            let apart = if joined.is_empty() { rooted::all_reduce(topology) } else { None };
+            let apart = apart.map(|found| found.schedule).filter(fits);
+            let joined = joined.iter().map(|trees| ("wire-trees", trees.schedule()));
+            joined.chain(apart.map(|schedule| ("two-way-trees", schedule))).collect()
         }
         Collective::AllToAll => {
             let made = exchange::exchange(topology, &exchange::Options::default());

@@ -6,9 +6,13 @@
 use std::collections::BTreeMap;
 
 use crate::bounds::Ratio;
+use crate::builders::SpanningTree;
 use crate::simulate::SimulateError;
 use crate::topology::{NodeId, Routes, Topology};
 use crate::{Rank, Schedule};
+
+/// Chunks from each rank to each other.
+type Pairs = BTreeMap<Rank, BTreeMap<Rank, u64>>;
 
 /// The chunks that a schedule sends over each wire.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,11 +41,39 @@ impl Loads {
             };
             node.ok_or(SimulateError::NoSuchNode { rank })
         };
-        let mut pairs: BTreeMap<Rank, BTreeMap<Rank, u64>> = BTreeMap::new();
+        let mut pairs = Pairs::new();
         let transfers = schedule.rounds.iter().flat_map(|round| &round.transfers);
         for transfer in transfers.filter(|transfer| transfer.from != transfer.to) {
             *pairs.entry(transfer.from).or_default().entry(transfer.to).or_default() += 1;
         }
+        Loads::between(pairs, topology, node, schedule.ranks)
+    }
+
+    /// The loads of an all-reduce by trees, whose edges carry their share once each way.
+    fn of_trees(trees: &[SpanningTree], topology: &Topology) -> Result<Loads, SimulateError> {
+        let mut pairs = Pairs::new();
+        for tree in trees {
+            for (rank, parent) in (0..).map(Rank).zip(&tree.parents) {
+                for (from, to) in parent.iter().flat_map(|parent| [(rank, *parent), (*parent, rank)]) {
+                    *pairs.entry(from).or_default().entry(to).or_default() += u64::from(tree.share);
+                }
+            }
+        }
+        let node = |rank: Rank| {
+            Some(NodeId::from(rank))
+                .filter(|node| node.0 < topology.ranks())
+                .ok_or(SimulateError::NoSuchNode { rank })
+        };
+        Loads::between(pairs, topology, node, topology.ranks())
+    }
+
+    /// The loads of chunks between pairs; nodes from `ranks` on are switches.
+    fn between(
+        pairs: Pairs,
+        topology: &Topology,
+        node: impl Fn(Rank) -> Result<NodeId, SimulateError>,
+        ranks: u32,
+    ) -> Result<Loads, SimulateError> {
         let mut loads = Loads {
             links: vec![0; topology.links().len()],
             sent: vec![0; topology.ranks() as usize],
@@ -54,11 +86,10 @@ impl Loads {
             for ((to, chunks), route) in targets.into_iter().zip(found) {
                 let route = route.ok_or(SimulateError::NoRoute { from, to })?;
                 route.iter().for_each(|link| loads.links[link.index()] += chunks);
-                // Nodes above the ranks are switches.
-                if let Some(sent) = loads.sent.get_mut(from.index()).filter(|_| from.0 < schedule.ranks) {
+                if let Some(sent) = loads.sent.get_mut(from.index()).filter(|_| from.0 < ranks) {
                     *sent += chunks;
                 }
-                if let Some(received) = loads.received.get_mut(to.index()).filter(|_| to.0 < schedule.ranks) {
+                if let Some(received) = loads.received.get_mut(to.index()).filter(|_| to.0 < ranks) {
                     *received += chunks;
                 }
             }
@@ -74,6 +105,20 @@ impl Loads {
         let all = links.chain(ends).filter(|(_, chunks)| **chunks > 0);
         all.filter_map(|(limit, chunks)| Some(Ratio::new(u128::from(limit?), u128::from(*chunks)))).min()
     }
+}
+
+/// [`rate()`] of the all-reduce by [`spanning_trees`](crate::builders::spanning_trees), which is not built.
+///
+/// # Errors
+///
+/// As [`Loads::new`].
+pub(super) fn rate_of_trees(
+    trees: &[SpanningTree],
+    topology: &Topology,
+) -> Result<Option<Ratio>, SimulateError> {
+    let chunks_s = Loads::of_trees(trees, topology)?.chunks_s(topology);
+    let chunks: u128 = trees.iter().map(|tree| u128::from(tree.share)).sum();
+    Ok(chunks_s.and_then(|rate| rate.checked_mul(Ratio::new(chunks, 1))))
 }
 
 /// The algorithm bandwidth that no call of `schedule` exceeds on `topology`, in bytes of its vector a second, as

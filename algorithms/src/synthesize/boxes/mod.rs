@@ -14,9 +14,11 @@
 //! a second. Absent: boxes whose ranks do not reach each other by ways of equal width (a tree for each box would
 //! serve those); reduce-scatter; all-gather over boxes that differ.
 
+mod few;
 mod rails;
 mod reduce;
 
+use super::rate::rate_of_trees;
 use crate::bounds::{self, Ratio, bound};
 use crate::builders::{Rails, SpanningTree, spanning_trees};
 use crate::topology::Topology;
@@ -74,25 +76,52 @@ impl Boxed {
     }
 }
 
-/// The all-reduce over the boxes of a machine; none where there are fewer than two, or where one has no way out.
+/// The fastest all-reduce over the boxes of a machine; none where there are fewer than two, or where one has no way
+/// out.
 pub fn all_reduce(topology: &Topology, options: &Options) -> Option<Boxed> {
+    frontier(topology, options).pop()
+}
+
+/// The all-reduce of at most eight trees over the boxes of a machine, and before or after it the one of any number,
+/// where that is faster; the fastest is the last.
+pub fn frontier(topology: &Topology, options: &Options) -> Vec<Boxed> {
     let topology = &topology.bundled();
-    let boxes = rails::rails(topology)?;
-    let bound = bound(topology, Collective::AllReduce, &bounds::Options::default()).ok()?.rate;
+    let Some(boxes) = rails::rails(topology) else { return Vec::new() };
+    let Ok(bound) = bound(topology, Collective::AllReduce, &bounds::Options::default()) else {
+        return Vec::new();
+    };
+    let boxed = |(trees, height): (Vec<SpanningTree>, u32)| {
+        let rate = rate_of_trees(&trees, topology).ok().flatten()?;
+        Some(Boxed { trees, height, rate, bound: bound.rate })
+    };
+    let key = |of: &Boxed| (of.rate, std::cmp::Reverse(of.height));
+    let mut few = few::trees(&boxes);
+    few.extend(Some(reduce::trees(&boxes, 1)).filter(|(trees, _)| trees.len() <= FEW));
+    let few = few.into_iter().filter_map(boxed).max_by(|one, other| key(one).cmp(&key(other)));
     let mut best: Option<Boxed> = None;
     let mut trees = 1;
     while trees <= options.trees_max.max(1) {
-        let (found, height) = reduce::trees(&boxes, trees);
-        let rate = super::rate(&spanning_trees(Collective::AllReduce, &found), topology).ok().flatten()?;
-        let is_better =
-            best.as_ref().is_none_or(|best| is_worth((rate, height, trees), (best.rate, best.height)));
-        if is_better {
-            best = Some(Boxed { trees: found, height, rate, bound });
+        let Some(found) = boxed(reduce::trees(&boxes, trees)) else { break };
+        let new = (found.rate, found.height, trees);
+        if best.as_ref().is_none_or(|best| is_worth(new, (best.rate, best.height))) {
+            best = Some(found);
+        }
+        // Two trees may be less high; no more of them are worth it near the bound.
+        let most = (bound.rate, u32::MAX, u32::MAX);
+        if trees > 1 && best.as_ref().is_some_and(|best| !is_worth(most, (best.rate, best.height))) {
+            break;
         }
         trees *= 2;
     }
-    best
+    let mut all: Vec<Boxed> = few.into_iter().chain(best).collect();
+    all.sort_by_key(|of| of.rate);
+    let is_few = |of: &Boxed| of.trees.len() <= FEW;
+    let last = all.len().saturating_sub(1);
+    all.into_iter().enumerate().filter(|(at, of)| *at == last || is_few(of)).map(|(_, of)| of).collect()
 }
+
+/// Trees that are few.
+const FEW: usize = 8;
 
 /// The all-gather over the equal boxes of a machine, whose ranks are numbered box by box; none where boxes differ, or
 /// a rank has no door of its own.

@@ -9,7 +9,7 @@
 //! sending.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::BinaryHeap;
 
 use super::wires::Wires;
 
@@ -42,16 +42,16 @@ pub(super) fn run(wires: &Wires, work: &mut impl Work) -> (Vec<Step>, u64) {
     let mut looked = 0;
     // Arrivals have the number of their step, links that become free the largest number.
     let mut events: BinaryHeap<Reverse<(u64, u32, u32)>> = BinaryHeap::new();
-    let mut woken: BTreeSet<u32> = (0..wires.edges.len() as u32).collect();
+    let mut woken = Woken::all(wires.edges.len());
     let mut now = 0;
     loop {
         let mut order: Vec<(u64, u32)> = Vec::new();
-        for &edge in &woken {
+        for &edge in &woken.edges {
             if wires.edges[edge as usize].uses.iter().all(|part| free[*part as usize] <= now) {
                 order.push((work.order(edge), edge));
             }
         }
-        looked += woken.len() as u64;
+        looked += woken.edges.len() as u64;
         order.sort_unstable();
         for (_, number) in order {
             let edge = &wires.edges[number as usize];
@@ -75,12 +75,36 @@ pub(super) fn run(wires: &Wires, work: &mut impl Work) -> (Vec<Step>, u64) {
             }
             events.pop();
             if step == u32::MAX {
-                woken.extend(&wires.users[part as usize]);
+                woken.wake(&wires.users[part as usize]);
             } else {
                 let Step { edge, chunk, .. } = steps[step as usize];
                 work.arrive(edge, chunk);
-                woken.extend(&wires.leaving[wires.edges[edge as usize].to as usize]);
+                woken.wake(&wires.leaving[wires.edges[edge as usize].to as usize]);
             }
         }
+    }
+}
+
+/// Edges that may start, each once, in any order.
+struct Woken {
+    edges: Vec<u32>,
+    is_in: Vec<bool>,
+}
+
+impl Woken {
+    fn all(edges: usize) -> Woken {
+        Woken { edges: (0..edges as u32).collect(), is_in: vec![true; edges] }
+    }
+
+    fn wake(&mut self, edges: &[u32]) {
+        for &edge in edges {
+            if !std::mem::replace(&mut self.is_in[edge as usize], true) {
+                self.edges.push(edge);
+            }
+        }
+    }
+
+    fn clear(&mut self) {
+        self.edges.drain(..).for_each(|edge| self.is_in[edge as usize] = false);
     }
 }

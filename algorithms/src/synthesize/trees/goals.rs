@@ -14,7 +14,7 @@ pub(super) struct Goal {
     pub(super) wanted: Wanted,
 }
 
-/// Shares of `trees` trees: all equal, or in two sizes.
+/// Shares of `trees` trees: all equal, in two sizes, or as [`MIXED`].
 pub(super) fn shares(trees: usize) -> Vec<Vec<u64>> {
     let mut all = vec![vec![1; trees]];
     if trees > EQUAL_ABOVE {
@@ -27,8 +27,13 @@ pub(super) fn shares(trees: usize) -> Vec<Vec<u64>> {
             of
         }));
     }
+    all.extend(MIXED.iter().filter(|of| of.len() == trees).map(|of| of.to_vec()));
     all
 }
+
+/// Shares in more sizes. Seventeen eighths of what a limit of equal links carries are the first; where each tree ends
+/// 30 times at 128 limits, as over 16 boxes of 8 doors, the second leave 2 of 512 quarters.
+pub(super) const MIXED: [[u64; 8]; 2] = [[5, 3, 3, 2, 1, 1, 1, 1], [4, 2, 2, 2, 2, 2, 2, 1]];
 
 /// More trees than this have equal shares.
 const EQUAL_ABOVE: usize = 8;
@@ -86,6 +91,7 @@ fn reachable(most: u64, sizes: &[u64]) -> u64 {
     let is_sum = |sum: u64| match sizes {
         [size] => sum.is_multiple_of(*size),
         [less, more] => (0..=sum / more).any(|times| (sum - times * more).is_multiple_of(*less)),
+        // More sizes have 1 among them.
         _ => true,
     };
     // Sizes are small, so that a sum is near.

@@ -13,6 +13,7 @@
 
 mod fixed;
 mod goals;
+mod parts;
 mod program;
 mod span;
 mod wires;
@@ -26,7 +27,8 @@ use crate::builders::{SpanningTree, spanning_trees};
 use crate::topology::Topology;
 use crate::{Collective, Schedule};
 use fixed::Search;
-use goals::{Goal, goals, shares};
+use goals::{Goal, MIXED, goals, shares};
+pub(super) use parts::{Between, Joined, hung, joined};
 use program::{Lengths, solve};
 use wires::Wires;
 
@@ -114,7 +116,7 @@ pub fn frontier(topology: &Topology, options: &Options) -> Vec<Trees> {
             break;
         }
         let mut steps = most / part;
-        found.extend(packing.fastest(counts, known, &mut steps));
+        found.extend(packing.fastest(counts, known, &mut steps).map(|found| found.trees));
     }
     found
 }
@@ -133,6 +135,13 @@ struct Packing {
     lengths: Lengths,
     limit: Ratio,
     bound: Ratio,
+}
+
+/// Trees with their pairs.
+struct Found {
+    trees: Trees,
+    pairs: Vec<Vec<u32>>,
+    shares: Vec<u64>,
 }
 
 impl Packing {
@@ -155,15 +164,18 @@ impl Packing {
     }
 
     /// The fastest trees of one of these numbers that are faster than `known`.
-    fn fastest(&self, counts: impl Iterator<Item = usize>, known: Ratio, steps: &mut u64) -> Option<Trees> {
+    fn fastest(&self, counts: impl Iterator<Item = usize>, known: Ratio, steps: &mut u64) -> Option<Found> {
         let mut all: Vec<Goal> = Vec::new();
         for shares in counts.flat_map(shares) {
             all.extend(goals(&self.wires, &self.lengths, &shares, [known, self.most()]));
         }
-        // Of equally fast ones first those of fewer trees with fewer shares.
-        let parts = |goal: &Goal| (goal.wanted.shares.len(), goal.wanted.shares.iter().sum::<u64>());
+        // Of equally fast ones first those whose small shares fill what large ones leave, then those of fewer trees
+        // with fewer shares.
+        let is_mixed = |goal: &Goal| MIXED.iter().any(|mixed| *goal.wanted.shares == *mixed);
+        let parts =
+            |goal: &Goal| (!is_mixed(goal), goal.wanted.shares.len(), goal.wanted.shares.iter().sum::<u64>());
         all.sort_by(|one, other| other.rate.cmp(&one.rate).then(parts(one).cmp(&parts(other))));
-        let mut best: Option<Trees> = None;
+        let mut best: Option<Found> = None;
         let tries = all.len().min(GOALS_MAX) as u64;
         for (goal, number) in all.iter().zip(0..tries) {
             // Later goals are easier, but all have their part.
@@ -171,11 +183,11 @@ impl Packing {
             let given = budget;
             let found = Search::run(&self.wires, &goal.wanted, &mut budget);
             *steps -= given - budget;
-            let Some((trees, is_found)) = found else { continue };
+            let Some((pairs, is_found)) = found else { continue };
             // What misses its goal may be faster than what is known all the same.
-            let trees = self.trees(&trees, &goal.wanted.shares);
-            if trees.rate > known && best.as_ref().is_none_or(|best| trees.is_better(best)) {
-                best = Some(trees);
+            let trees = self.trees(&pairs, &goal.wanted.shares);
+            if trees.rate > known && best.as_ref().is_none_or(|best| trees.is_better(&best.trees)) {
+                best = Some(Found { trees, pairs, shares: goal.wanted.shares.clone() });
             }
             if is_found {
                 break;

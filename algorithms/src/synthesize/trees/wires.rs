@@ -48,21 +48,26 @@ impl Wires {
             groups.entry(users).and_modify(|least| *least = capacity.min(*least)).or_insert(capacity);
         }
         let pairs: Vec<(u32, u32)> = edges.iter().map(|(pair, _)| *pair).collect();
-        let mut wires = Wires {
-            ranks,
-            capacity: groups.values().copied().collect(),
-            loads: vec![Vec::new(); pairs.len()],
-            near: vec![Vec::new(); ranks],
-            pairs,
-        };
+        let mut loads = vec![Vec::new(); pairs.len()];
         for (users, limit) in groups.keys().zip(0u32..) {
-            users.iter().for_each(|(pair, times)| wires.loads[*pair as usize].push((limit, *times)));
+            users.iter().for_each(|(pair, times)| loads[*pair as usize].push((limit, *times)));
         }
+        Some(Wires::of(ranks, groups.into_values().collect(), pairs, loads))
+    }
+
+    /// Pairs with what they load.
+    pub(super) fn of(
+        ranks: usize,
+        capacity: Vec<u64>,
+        pairs: Vec<(u32, u32)>,
+        loads: Vec<Vec<(u32, u32)>>,
+    ) -> Wires {
+        let mut wires = Wires { ranks, capacity, loads, near: vec![Vec::new(); ranks], pairs };
         for ((one, other), pair) in wires.pairs.iter().zip(0u32..) {
             wires.near[*one as usize].push((*other, pair));
             wires.near[*other as usize].push((*one, pair));
         }
-        Some(wires)
+        wires
     }
 
     /// What a tree of one byte a second loads each limit with.

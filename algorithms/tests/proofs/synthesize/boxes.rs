@@ -1,7 +1,7 @@
 //! Trees along rails: what leaves a box limits them, also where a box lacks an adapter, a GPU or a link.
 
 use consort_algorithms::bounds::Ratio;
-use consort_algorithms::synthesize::boxes::{Boxed, Options, all_gather, all_reduce};
+use consort_algorithms::synthesize::boxes::{Boxed, Options, all_gather, all_reduce, frontier};
 use consort_algorithms::synthesize::rate;
 use consort_algorithms::{Collective, whole};
 
@@ -34,6 +34,34 @@ fn whole_boxes_are_at_what_leaves_a_box() {
         assert!(found.height() <= height, "{name}: {}", found.height());
         if found.schedule().ranks <= 32 {
             prove(&found.schedule(), name);
+        }
+    }
+}
+
+#[test]
+fn at_most_eight_trees_fill_the_doors_of_a_few_boxes() {
+    // The least share of the bound, in thousandths.
+    for (name, least) in [
+        ("dgx-a100-x4", 1000),
+        ("dgx-h100:4", 960),
+        ("dgx-h100:5", 1000),
+        ("dgx-h100:7", 960),
+        ("dgx-h100:8", 980),
+        ("dgx-h100:9", 1000),
+        ("dgx-h100:10", 950),
+        ("dgx-h100:12", 970),
+        ("dgx-h100:14", 980),
+        ("dgx-h100-x16", 995),
+        // One tree a rail.
+        ("dgx-h100:20", 950),
+    ] {
+        let topology = fabric(name);
+        let found = frontier(&topology, &Options::default());
+        let few = found.iter().rfind(|of| of.trees().len() <= 8).unwrap_or_else(|| panic!("{name}: none"));
+        assert!(share(few) * 1000.0 >= f64::from(least) - 1e-6, "{name}: {}", share(few));
+        assert_eq!(rate(&few.schedule(), &topology).expect("routes"), Some(few.rate()), "{name}");
+        if topology.ranks() <= 32 {
+            prove(&few.schedule(), name);
         }
     }
 }

@@ -5,6 +5,7 @@ mod certificates;
 mod exchange;
 mod greedy;
 mod packing;
+mod rooted;
 mod stages;
 mod trees;
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::hash::{Hash, Hasher};
 
 use consort_algorithms::bounds::{Bound, Options as BoundOptions, Ratio, bound};
-use consort_algorithms::passes::fuse;
+use consort_algorithms::passes::{fuse, replicate, stagger};
 use consort_algorithms::simulate::{Options as SimulateOptions, simulate};
 use consort_algorithms::synthesize::packing::{FEW, Forest, Options, TREES_MAX, forest, frontier};
 use consort_algorithms::synthesize::rate;
@@ -211,4 +211,25 @@ fn thousands_of_random_machines_are_never_above_their_bound() {
         check(&mut random, &mut tally, false);
     }
     println!("{tally:?}");
+}
+
+#[test]
+fn staggered_copies_are_proved_and_hide_latency() {
+    let topology = fabric("dgx-1");
+    for collective in COLLECTIVES {
+        let found = forest(&topology, collective, Rank(0), &Options::default()).expect("trees");
+        let schedule = found.schedule(64);
+        let staggered = stagger(&schedule, 2, 3);
+        super::prove(&staggered, collective.name());
+        let known = rate(&schedule, &topology).expect("routes");
+        assert_eq!(rate(&staggered, &topology).expect("routes"), known, "{collective}");
+    }
+    // A box whose trees are equally long, so that all messages in step are.
+    let topology = fabric("dgx-h100-x1");
+    let found = forest(&topology, Collective::Broadcast, Rank(0), &Options::default()).expect("trees");
+    let schedule = found.schedule(64);
+    let options = SimulateOptions { slot_bytes: 1 << 20, work: false, ..SimulateOptions::new(1 << 30) };
+    let time = |schedule: &Schedule| simulate(schedule, &topology, &options).expect("routes").seconds();
+    let (out_of_step, in_step) = (time(&stagger(&schedule, 2, 3)), time(&replicate(&schedule, 2)));
+    assert!(out_of_step < in_step, "{out_of_step} s, {in_step} s in step");
 }

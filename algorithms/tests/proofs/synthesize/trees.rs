@@ -31,17 +31,17 @@ fn trees_are_at_the_bound_of_known_fabrics() {
     // The least share of the bound with at most 8 trees, in thousandths; with any number of trees they are at the
     // bound.
     for (name, few) in [
-        ("dgx-1", 950),
+        ("dgx-1", 990),
         ("amd-hive-ring", 1000),
         ("dgx-a100-x1", 1000),
         ("dgx-a100-x2", 980),
         ("dgx-h100-x2", 1000),
         ("mi250", 950),
         ("mi300x", 1000),
-        ("torus-4x4", 930),
+        ("torus-4x4", 995),
         ("torus-4x4x4", 980),
         ("hypercube-3", 1000),
-        ("hypercube-4", 930),
+        ("hypercube-4", 995),
         ("pcie-dual-root", 1000),
     ] {
         let topology = fabric(name);
