@@ -16,7 +16,7 @@ const MESSAGES_MAX: u64 = 1 << 13;
 /// The most ranks of a box that a planner gives schedules along rails, and of a machine that is searched here.
 const RANKS_MAX: u32 = 16;
 
-/// Rows of which another schedule may be better than the one in the table, with hundredths of the measured time that
+/// Rows that may have a better schedule than the one in the table, with hundredths of the measured time that
 /// the fastest takes, and its name without what it is a hash of.
 const BEST: [(usize, u32, &str); 4] = [
     (1, 130, "rails(1x8, 16)"),
