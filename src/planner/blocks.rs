@@ -55,9 +55,17 @@ pub(crate) struct Cut {
 
 impl Cut {
     /// The cut of chunks of at most `longest` bytes, where a launch has at most `blocks_max` blocks, which `beside` lanes share,
-    /// and the blocks of a lane share slots of `stride` bytes.
-    pub(crate) fn of(longest: usize, is_sliced: bool, beside: usize, blocks_max: u32, stride: usize) -> Self {
-        let instances = instances(longest, beside, blocks_max);
+    /// the blocks of a lane share slots of `stride` bytes, and the plans have up to `channels` channels from a rank to
+    /// another.
+    pub(crate) fn of(
+        longest: usize,
+        is_sliced: bool,
+        beside: usize,
+        blocks_max: u32,
+        stride: usize,
+        channels: usize,
+    ) -> Self {
+        let instances = instances(longest, beside, blocks_max).min(instances_max(channels));
         let most = stride / INSTANCES_MAX;
         let part = layout::part(longest as u64, 0, u64::from(instances)).end as usize;
         let slot_bytes = part.next_power_of_two().clamp(SLOT_BYTES_MIN.min(most), most);
@@ -65,6 +73,23 @@ impl Cut {
             if is_sliced { u32::try_from(part.div_ceil(slot_bytes).max(1)).unwrap_or(u32::MAX) } else { 1 };
         Cut { instances, part, slot_bytes, iterations }
     }
+}
+
+/// Channels from a rank to another that share a mailbox, where plans have up to `channels` of them.
+fn sharing(channels: usize) -> usize {
+    channels.div_ceil(BOXES).max(1)
+}
+
+/// The mailbox of the `nth` channel from a rank to another, and the first of the blocks whose slots and counters are
+/// the channel's part of it, where plans have up to `channels` channels. A part has [`instances_max`] blocks.
+pub(crate) fn part_of(nth: usize, channels: usize) -> (usize, usize) {
+    let sharing = sharing(channels);
+    (nth / sharing, nth % sharing * (INSTANCES_MAX / sharing))
+}
+
+/// Blocks that share a lane's work, at most, where plans have up to `channels` channels from a rank to another.
+pub(super) fn instances_max(channels: usize) -> u32 {
+    (INSTANCES_MAX / sharing(channels)).max(1) as u32
 }
 
 /// The number of blocks that share the work of a lane whose longest chunk has `longest` bytes, where `beside` lanes share a

@@ -152,8 +152,11 @@ impl Planning {
         let empty = carrier.operations() * OPERATION_S;
         let formula = catalogue::formula(algorithm, collective, ranks);
         if let (Carrier::Kernels, Some(proved), true) = (carrier, proved, ranks > 1) {
-            // What is imported has no formula: nothing says how much of it travels.
-            let travels = formula.map_or(0.0, |of| of.volume() * input.max(output) / self.link_bytes_s());
+            // What was found or made says what its links carry; of another schedule nothing says how much of it
+            // travels.
+            let found = || self.carried_bytes_s(algorithm, collective).unwrap_or(f64::INFINITY);
+            let carried_bytes_s = formula.map_or_else(found, |of| self.link_bytes_s() / of.volume());
+            let travels = input.max(output) / carried_bytes_s;
             return empty + self.seconds_of_blocks(proved, collective, block_bytes, ground).max(travels);
         }
         let Some(formula) = formula else { return f64::INFINITY };
@@ -190,7 +193,8 @@ impl Planning {
         let bytes = usize::try_from(block_bytes).unwrap_or(usize::MAX / 2).min(usize::MAX / 2);
         let longest = plan.partition.extents(bytes, 1).longest();
         let share = beside(collective, ranks, proved.lanes_max);
-        let cut = Cut::of(longest, plan.sliced, share, ground.blocks_max, stride(ranks));
+        let (blocks_max, channels) = (ground.blocks_max, proved.mailboxes_max);
+        let cut = Cut::of(longest, plan.sliced, share, blocks_max, stride(ranks), channels);
         let launched = proved.lanes_max as u32 * cut.instances * ground.launched_together(ranks);
         f64::from(launched) * BLOCK_S + proved.load.seconds(&cut)
     }

@@ -8,9 +8,11 @@ mod tests;
 
 use consort_algorithms::Collective;
 use consort_algorithms::catalogue::Algorithm;
+use consort_kernels::cuda::RUN_SHARED_BYTES_MAX;
 use consort_kernels::cuda::layout::MAX_RANKS;
 use consort_kernels::{DataType, ReduceOp};
 
+use super::blocks::{INSTANCES_MAX, instances, instances_max};
 use super::carriers::{Carrier, Path, Way};
 use super::explain::{Candidate, Explanation, Origin};
 use super::planning::{Chosen, Planning, SIMULATED_RANKS_MAX, line_ignored, size_class};
@@ -25,7 +27,10 @@ const DIRECT_BYTES_MAX: u64 = 256 << 10;
 /// The longest all-reduce in packets.
 pub(crate) const PACKET_BYTES: usize = 32 << 10;
 /// Mailboxes of collectives for each ordered pair of ranks: a two-shot all-reduce has one for each of its halves.
+/// Kernels share a mailbox among channels ([`part_of`](super::blocks::part_of)).
 pub(crate) const BOXES: usize = 2;
+/// Channels from a rank to another, at most, where kernels run plans: each needs a block's part of a mailbox.
+const CHANNELS_MAX: usize = BOXES * INSTANCES_MAX;
 /// Lanes of a plan that kernels run, at most.
 const LANES_MAX: u32 = 16;
 /// Blocks of a launch of one rank on a device that it has for itself, unless settings say otherwise.
@@ -192,13 +197,27 @@ impl Asked<'_> {
         if !matches!(carrier, Carrier::Kernels | Carrier::Streams) {
             return Ok(None);
         }
-        let Proved { lanes_max: lanes, mailboxes_max: boxes, .. } = self.proved(algorithm)?;
+        let Proved { lanes_max: lanes, mailboxes_max: channels, entries, .. } = self.proved(algorithm)?;
         let most = self.ground.lanes_max;
         if lanes > most {
             return Ok(Some(format!("its plans have up to {lanes} lanes, {most} at most run here")));
         }
-        let few = || format!("it needs {boxes} mailboxes between two ranks, and there are {BOXES}");
-        Ok((boxes > BOXES).then(few))
+        let channels_max = if carrier == Carrier::Kernels { CHANNELS_MAX } else { BOXES };
+        if channels > channels_max {
+            let few = format!(
+                "it needs {channels} channels from a rank to another, {channels_max} at most run here"
+            );
+            return Ok(Some(few));
+        }
+        // As many blocks as there may be of the longest call.
+        let instances = instances(usize::MAX, lanes, self.ground.blocks_max).min(instances_max(channels));
+        let bytes = entries.shared_bytes(instances);
+        let large = || {
+            format!(
+                "its launch record needs {bytes} bytes of a block, {RUN_SHARED_BYTES_MAX} at most are there"
+            )
+        };
+        Ok((carrier == Carrier::Kernels && bytes > RUN_SHARED_BYTES_MAX as usize).then(large))
     }
 
     /// The objection to a candidate.

@@ -12,6 +12,7 @@ mod devices;
 mod explain;
 mod machine;
 mod planning;
+mod record;
 mod selector;
 #[cfg(test)]
 mod tests;
@@ -28,7 +29,7 @@ use consort_algorithms::{
 };
 use consort_memory::sync::{AtomicBool, Ordering};
 
-pub(crate) use blocks::{CLASSES, Cut, INSTANCES_MAX, beside, instances, stride};
+pub(crate) use blocks::{CLASSES, Cut, INSTANCES_MAX, beside, instances, part_of, stride};
 pub(crate) use carriers::Paths;
 pub use carriers::{Carrier, Path};
 pub(crate) use choice::{Choice, Slots, has_one_length};
@@ -36,6 +37,8 @@ pub(crate) use devices::{BOXES, Ground, PACKET_BYTES};
 pub use explain::{Candidate, Explanation, Origin};
 pub use machine::Machine;
 pub use planning::Planning;
+use record::Entries;
+pub(crate) use record::{Places, places};
 pub(crate) use selector::least;
 
 use crate::eager::Moves;
@@ -91,6 +94,8 @@ pub(crate) struct Proved {
     pub(crate) lanes_max: usize,
     /// The most mailboxes that one rank fills at another.
     pub(crate) mailboxes_max: usize,
+    /// The most entries that the tables of a rank's launch record have.
+    entries: Entries,
     /// What the blocks of all ranks do; nothing where the plan was proved alone.
     load: Arc<blocks::Load>,
 }
@@ -197,12 +202,13 @@ impl Planner {
         let fold_hash = same_fold(unfused.fold_hash, proof.fold_hash)?;
         let lanes_max = fused.iter().map(|plan| plan.lanes.len()).max().unwrap_or(0);
         let mailboxes_max = fused.iter().map(Plan::mailboxes_max).max().unwrap_or(0);
-        let load = Arc::new(blocks::Load::of(&fused));
+        let (load, entries) = (Arc::new(blocks::Load::of(&fused)), Entries::of(&fused));
         let proved = |plan: Plan| Proved {
             plan: Arc::new(plan),
             fold_hash,
             lanes_max,
             mailboxes_max,
+            entries,
             load: load.clone(),
         };
         let plan = fused.get(rank as usize).cloned().map(proved);
@@ -231,7 +237,15 @@ impl Planner {
         tracing::debug!(name = fused.name, steps = fused.steps.len(), "plan proved by symmetry");
         // Ranks that are alike have as many.
         let (lanes_max, mailboxes_max) = (fused.lanes.len(), fused.mailboxes_max());
-        Ok(Proved { plan: Arc::new(fused), fold_hash, lanes_max, mailboxes_max, load: Arc::default() })
+        let entries = Entries::of(std::slice::from_ref(&fused));
+        Ok(Proved {
+            plan: Arc::new(fused),
+            fold_hash,
+            lanes_max,
+            mailboxes_max,
+            entries,
+            load: Arc::default(),
+        })
     }
 
     /// The moves of the ranks of a program that is a direct exchange, from the root on: those of its schedule, which is

@@ -15,7 +15,7 @@ use crate::rank::Context;
 use crate::rank::fork::fork_aside;
 
 /// The ranks of this process.
-fn join(context: &Context) -> Result<Vec<Communicator>> {
+pub(super) fn join(context: &Context) -> Result<Vec<Communicator>> {
     let here = context.number("threads").max(1) as u32;
     if context.size == 1 {
         return Communicator::local(here);

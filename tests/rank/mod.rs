@@ -2,6 +2,7 @@
 //! first 128 bytes of its input. It prints its progress, and reads lines where it has to wait.
 
 mod device_groups;
+mod device_made;
 mod device_prices;
 mod devices;
 mod faults;
@@ -104,6 +105,7 @@ pub fn main() {
         "device-ring" => device_groups::ring(&context),
         "device-exchange" => device_groups::exchange(&context),
         "device-plans" => devices::plans(&context),
+        "device-made" => device_made::made(&context),
         "device-prices" => device_prices::prices(&context),
         "device-second" => devices::second(&context),
         "device-uneven" => device_groups::uneven(&context),

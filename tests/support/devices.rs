@@ -95,6 +95,8 @@ pub struct Case {
     /// Which stream it goes into.
     stream: usize,
     seed: u64,
+    /// The algorithm that the call names.
+    algorithm: Option<Algorithm>,
 }
 
 /// Every collective with every type and operator, one case in `one_of`, with sizes, roots, places and alignments that
@@ -123,6 +125,7 @@ pub fn cases(size: u32, seed: u64, one_of: u64) -> Vec<Case> {
                         shifts,
                         stream: number(2),
                         seed: random.draw(),
+                        algorithm: None,
                     };
                     if random.draw().is_multiple_of(one_of) {
                         all.push(case);
@@ -147,14 +150,32 @@ impl Case {
             shifts: [0, 0],
             stream: 0,
             seed,
+            algorithm: None,
         }
+    }
+
+    /// The same call by the algorithm that it names.
+    pub fn by(self, algorithm: Algorithm) -> Self {
+        Case { algorithm: Some(algorithm), ..self }
+    }
+
+    /// What the case is of; none where it moves nothing, so that no plan runs.
+    pub fn collective(&self) -> Option<Collective> {
+        (self.count > 0).then_some(self.collective)
     }
 
     fn call(&self, rank: u32) -> Call {
         let Case { collective, data_type, fold, count, root, .. } = *self;
         let call = call_of(collective, data_type, fold.op(), count, root);
         let scalar = Scalar::from_bytes(data_type, &self.bytes(!rank, data_type.size()));
-        fold.scaling(call, scalar.expect("one element"))
+        Call { algorithm: self.algorithm, ..fold.scaling(call, scalar.expect("one element")) }
+    }
+
+    /// Whether the order in which contributions are folded changes no bit.
+    fn is_in_any_order(&self) -> bool {
+        use DataType::{Int8, Int32, Int64, Uint8, Uint32, Uint64};
+        let is_whole = matches!(self.data_type, Int8 | Uint8 | Int32 | Uint32 | Int64 | Uint64);
+        !self.collective.reduces() || (is_whole && self.fold != Fold::Plain(ReduceOp::Avg))
     }
 
     /// Whether a path folds all contributions in one step, and so rounds once, where the host's direct exchange rounds
@@ -164,7 +185,7 @@ impl Case {
         const PACKET_BYTES: usize = 32 << 10;
         let short =
             self.collective == Collective::AllReduce && self.count * self.data_type.size() <= PACKET_BYTES;
-        let in_packets = path == Path::Kernels && seat.is_alone && short;
+        let in_packets = path == Path::Kernels && seat.is_alone && short && self.algorithm.is_none();
         self.collective.reduces() && size > 1 && (path == Path::Fused || in_packets)
     }
 
@@ -283,6 +304,12 @@ impl Ready {
         // prices choose; all else from rank 0 on.
         let direct = Algorithm::Direct { first: 0 };
         let named = match seat.comm.path() {
+            // Where any order of folds has the same bits, another schedule says what they are.
+            _ if case.algorithm.is_some() => {
+                let any = case.is_in_any_order() && direct.is_defined(case.collective, size);
+                let algorithm = if any { Some(direct) } else { case.algorithm };
+                algorithm.map(|algorithm| seat.host().with_algorithm(algorithm))
+            }
             Path::Host => None,
             // Streams run plans of one lane.
             Path::Streams if case.collective == Collective::ReduceScatter && size > 2 => {

@@ -65,12 +65,13 @@ impl Draft<'_> {
                 }
                 region => {
                     let at = self.boxes.of_region(region);
-                    let of = at.and_then(|at| Some((self.links.counts(at), self.shared.slots(at)?)));
-                    let (counts, span) = of.ok_or_else(|| self.foreign("a region"))?;
-                    firsts.copy_from_slice(&counts[..self.instances as usize]);
+                    let of = at.and_then(|at| Some((at, self.links.counts(at), self.shared.slots(at)?)));
+                    let (at, counts, span) = of.ok_or_else(|| self.foreign("a region"))?;
+                    firsts.copy_from_slice(&counts[at.part..][..self.instances as usize]);
+                    let instance_stride = (self.slot_stride * SLOTS as usize) as u64;
                     layout::Region {
-                        address: span.address(),
-                        instance_stride: (self.slot_stride * SLOTS as usize) as u64,
+                        address: span.address() + at.part as u64 * instance_stride,
+                        instance_stride,
                         slot_stride: self.slot_stride as u64,
                         slots: self.plan.slots,
                         slots_per_iteration: used.slots_per_iteration,
@@ -87,13 +88,15 @@ impl Draft<'_> {
         let (mut counters, mut bases) = (Vec::new(), Vec::new());
         for used in &self.plan.counters {
             let of = self.boxes.of_counter(&used.id).and_then(|(at, counter)| {
-                Some((at.waits(counter), self.links.counts(at), self.shared.counters(at, counter)?))
+                let address = self.shared.counters(at, counter)?.address();
+                Some((at, at.waits(counter), self.links.counts(at), address))
             });
-            let (waits, counts, span) = of.ok_or_else(|| self.foreign("a counter"))?;
-            bases.extend_from_slice(&counts[..self.instances as usize]);
+            let (at, waits, counts, address) = of.ok_or_else(|| self.foreign("a counter"))?;
+            let address = address + (at.part * COUNTER_STRIDE) as u64;
+            bases.extend_from_slice(&counts[at.part..][..self.instances as usize]);
             counters.push(layout::Counter {
-                own: if waits { span.address() } else { 0 },
-                peer: if waits { 0 } else { span.address() },
+                own: if waits { address } else { 0 },
+                peer: if waits { 0 } else { address },
                 instance_stride: COUNTER_STRIDE as u64,
                 per_iteration: used.per_iteration,
                 reserved: 0,

@@ -75,7 +75,8 @@ impl KernelsCall {
         let reducer = reducer(call, communicator.size());
         let uploaded = shared.programs.of(gpu, me, &plan, proved.fold_hash, reducer.as_ref())?;
         let beside = beside(call.collective(), communicator.size(), proved.lanes_max);
-        let cut = Cut::of(extents.longest(), plan.sliced, beside, blocks_max, shared.stride);
+        let channels = proved.mailboxes_max;
+        let cut = Cut::of(extents.longest(), plan.sliced, beside, blocks_max, shared.stride, channels);
         let Cut { instances, part, slot_bytes, iterations } = cut;
         let slot_stride = shared.stride / INSTANCES_MAX;
         let scratch_stride = if plan.sliced { slot_bytes } else { extents.longest().next_multiple_of(128) };
@@ -87,7 +88,7 @@ impl KernelsCall {
         let mut draft = Draft {
             shared,
             plan: &plan,
-            boxes: Boxes::of(&plan, call.kind, bearings),
+            boxes: Boxes::of(&plan, call.kind, bearings, channels),
             instances,
             links: &mut links,
             input: entry.input,

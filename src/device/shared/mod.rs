@@ -128,6 +128,8 @@ struct Mailbox {
     peer: Rank,
     /// The mailbox's number among those of the pair.
     class: usize,
+    /// The first of the instances whose part of the mailbox is meant.
+    part: usize,
     /// Whether the mailbox lies here: the peer fills it and this rank empties it; or the other way round.
     is_here: bool,
 }
@@ -164,11 +166,11 @@ impl Links {
         if at.is_here { &link.emptied } else { &link.filled }
     }
 
-    /// `slots` more, by each of the first `instances` instances.
+    /// `slots` more, by each of the first `instances` instances of the part.
     fn settle(&mut self, at: Mailbox, instances: usize, slots: u64) {
         let link = self.link(at);
         let counts = if at.is_here { &mut link.emptied } else { &mut link.filled };
-        counts[..instances].iter_mut().for_each(|count| *count += slots);
+        counts[at.part..][..instances].iter_mut().for_each(|count| *count += slots);
     }
 }
 

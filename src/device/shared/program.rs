@@ -7,6 +7,7 @@ use consort_algorithms::{Channel, Rank as Relative};
 
 use crate::communicator::Communicator;
 use crate::engine::Bearings;
+use crate::planner::part_of;
 use consort_types::call::{Call, Kind};
 
 use super::{Counter, MESSAGES, Mailbox};
@@ -14,22 +15,26 @@ use super::{Counter, MESSAGES, Mailbox};
 /// The mailboxes that a plan uses, as far as the rank that it is for fills or empties them.
 ///
 /// A plan names a mailbox by its owner, its writer and a channel. A device has [`BOXES`](crate::planner::BOXES) of them for each ordered pair
-/// of ranks: the pair's channels, in ascending order, are its first mailbox and its second. Both ranks of a pair see
-/// the same channels of it in their plans.
+/// of ranks: the pair's channels, in ascending order, are its first mailbox and its second. Where plans have more
+/// channels than that, as many as need be share a mailbox, each with an equal part of its blocks. Both ranks of a pair
+/// see the same channels of it in their plans, and share alike, as the most that any two ranks have says how many.
 pub(super) struct Boxes {
     /// Owner, writer and channel, sorted.
     all: Vec<(Relative, Relative, Channel)>,
     /// The class of a pair's first mailbox.
     first: usize,
+    /// The most channels from a rank to another in the plans of all ranks.
+    channels: usize,
     rank: Relative,
     bearings: Bearings,
 }
 
 impl Boxes {
-    /// Those of a plan for a call of this kind.
-    pub(super) fn of(plan: &Plan, kind: Kind, bearings: Bearings) -> Self {
+    /// Those of a plan for a call of this kind, where the plans of all ranks have up to `channels` channels from one to
+    /// another.
+    pub(super) fn of(plan: &Plan, kind: Kind, bearings: Bearings, channels: usize) -> Self {
         let first = if kind.is_message() { MESSAGES } else { 0 };
-        Boxes { all: plan.mailboxes(), first, rank: plan.rank, bearings }
+        Boxes { all: plan.mailboxes(), first, channels, rank: plan.rank, bearings }
     }
 
     fn find(&self, (owner, writer, channel): (Relative, Relative, Channel)) -> Option<Mailbox> {
@@ -38,9 +43,10 @@ impl Boxes {
             return None;
         }
         let of_pair = self.all.iter().filter(|(of, by, _)| (*of, *by) == (owner, writer));
-        let class = self.first + of_pair.take_while(|(_, _, known)| *known < channel).count();
+        let nth = of_pair.take_while(|(_, _, known)| *known < channel).count();
+        let (class, part) = part_of(nth, self.channels);
         let peer = self.bearings.rank(if is_here { writer } else { owner });
-        Some(Mailbox { peer, class, is_here })
+        Some(Mailbox { peer, class: self.first + class, part, is_here })
     }
 
     /// The mailbox that a region is, if it is one that this rank fills or empties.

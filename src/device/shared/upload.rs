@@ -6,7 +6,6 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use consort_algorithms::Chunk;
 use consort_algorithms::plan::{Action, Operand, Plan, Position, Region, Step};
 use consort_cuda::DeviceMemory;
 use consort_kernels::Reducer;
@@ -15,6 +14,7 @@ use consort_kernels::cuda::layout;
 use super::super::gpu::Gpu;
 use super::super::trouble::failed;
 use crate::Rank;
+use crate::planner::{Places, places};
 use consort_types::error::{Error, Result};
 
 /// The programs that are on the device already.
@@ -31,7 +31,7 @@ pub(super) struct Uploaded {
     pub(super) operands: u64,
     pub(super) lanes: u64,
     /// The chunks of each entry of the chunk table: of the input, of the output, and whose length.
-    pub(super) chunks: Vec<[Option<Chunk>; 3]>,
+    pub(super) chunks: Vec<Places>,
 }
 
 impl Programs {
@@ -64,7 +64,7 @@ impl Programs {
 /// Writes a plan in the device's layout.
 fn upload(gpu: &Gpu, rank: Rank, plan: &Plan, scales: bool, divides: bool) -> Result<Uploaded> {
     let foreign = |what: &str| Error::internal(format!("the plan {} has {what}", plan.name));
-    let mut chunks: Vec<[Option<Chunk>; 3]> = Vec::new();
+    let mut chunks: Vec<Places> = Vec::new();
     let mut steps = Vec::with_capacity(plan.steps.len());
     let mut raisers: HashMap<u32, usize> = HashMap::new();
     for (lane, bounds) in plan.lanes.iter().enumerate() {
@@ -80,7 +80,7 @@ fn upload(gpu: &Gpu, rank: Rank, plan: &Plan, scales: bool, divides: bool) -> Re
             Action::Wait => (layout::ACTION_WAIT, 0),
             Action::Get => return Err(foreign("a get")),
             Action::Copy | Action::Reduce | Action::Put => {
-                let places = places(plan, step)?;
+                let places = places(plan, step).map_err(foreign)?;
                 let known = chunks.iter().position(|known| *known == places);
                 let index = known.unwrap_or_else(|| {
                     chunks.push(places);
@@ -136,24 +136,4 @@ fn operand(plan: &Plan, operand: &Operand) -> layout::Operand {
         },
     };
     layout::Operand { region: operand.region, position, index }
-}
-
-/// The chunks that a step touches: of the input, of the output, and the one whose length it has.
-fn places(plan: &Plan, step: &Step) -> Result<[Option<Chunk>; 3]> {
-    let foreign = |what: &str| Error::internal(format!("the plan {} has {what}", plan.name));
-    let mut places = [None, None, step.extent.as_chunk()];
-    if places[2].is_none() {
-        return Err(foreign("an extent from a table"));
-    }
-    for operand in plan.targets(step).iter().chain(plan.sources(step)) {
-        let Position::Chunk(chunk) = operand.position else { continue };
-        let side = match plan.regions[operand.region as usize].region {
-            Region::Output(_) => 1,
-            _ => 0,
-        };
-        if places[side].replace(chunk).is_some_and(|other| other != chunk) {
-            return Err(foreign("a step with two chunks of one buffer"));
-        }
-    }
-    Ok(places)
 }

@@ -95,7 +95,7 @@ fn the_cut_is_the_one_that_ran() {
         let longest = plans[0].partition.extents(row.bytes, 1).longest();
         // As many blocks of all ranks as half of the device has multiprocessors.
         let blocks_max = row.blocks_max.min(132 / row.ranks / 2);
-        let cut = Cut::of(longest, plans[0].sliced, lanes_max(&plans), blocks_max, stride(row.ranks));
+        let cut = Cut::of(longest, plans[0].sliced, lanes_max(&plans), blocks_max, stride(row.ranks), 1);
         let what = format!("{} over {}, {} blocks", row.algorithm, row.ranks, row.blocks_max);
         assert_eq!((cut.instances, cut.slot_bytes), (row.instances, row.slot_bytes), "{what}");
     }

@@ -4,9 +4,11 @@
 //! time or stands for itself on the machine, [orbit by orbit](simulate_orbits), and by what [crosses](catalogue::crossing()) a box
 //! elsewhere, and how many ranks take turns on a core. Absent: choosing.
 
+use std::collections::HashMap;
+
 use consort_algorithms::catalogue::{self, Algorithm};
 use consort_algorithms::simulate::{self, simulate, simulate_orbits};
-use consort_algorithms::{Collective, Rank, Transfer};
+use consort_algorithms::{Collective, Rank, Schedule, Transfer};
 
 use super::super::work;
 use super::{Planning, SIMULATED_RANKS_MAX};
@@ -25,7 +27,9 @@ const CHANGING_PARTNERS: f64 = 1.1;
 /// What the simulator does not see where ranks of several hosts send into one wire at once: its queue overflows, and what is lost is sent again.
 ///
 /// Source: `docs/measurements/hosts.md`, 4 hosts with one slow wire: all-reduce of 1 MiB takes 294 to 466 ms by the two-shot and 263
-/// to 265 by the ring, all-to-all 156 to 189 from all to all and 135 to 140 in pairs, at equal prices. Known only of wires that were measured.
+/// to 265 by the ring, all-to-all 156 to 189 from all to all and 135 to 140 in pairs, at equal prices.
+/// `docs/measurements/synthesis.md`: an all-gather of 1 MiB takes 33.6 ms by what was made and 26.2 by the ring, at
+/// equal prices. Known only of wires that were measured.
 const INTO_ONE_WIRE: f64 = 1.1;
 
 /// What messages take by themselves: seconds of the first byte, and of each of very many.
@@ -37,6 +41,16 @@ pub(super) struct Messages {
     between: (f64, f64),
     /// Seconds of each byte where all ranks of a box send to another box: they share its wires.
     crossing: f64,
+}
+
+/// Whether in some round several hosts send into one.
+fn meets(schedule: &Schedule, host_of: &[u32]) -> bool {
+    let host = |rank: Rank| host_of[rank.index()];
+    schedule.rounds.iter().any(|round| {
+        let mut sender_to: HashMap<u32, u32> = HashMap::new();
+        let mut between = round.transfers.iter().filter(|of| host(of.from) != host(of.to));
+        between.any(|of| *sender_to.entry(host(of.to)).or_insert(host(of.from)) != host(of.from))
+    })
 }
 
 impl Planning {
@@ -73,7 +87,7 @@ impl Planning {
             }
             let sockets = work::of_sockets(&schedule, block_bytes, options.slot_bytes, &self.host_of());
             // While a rank waits for the wire its core works.
-            let idles = self.idles(algorithm).max(self.overflows(algorithm, collective));
+            let idles = self.idles(algorithm).max(self.overflows(algorithm, collective, &schedule));
             return simulated.max(sockets * f64::from(self.machine.turns)) * idles;
         }
         simulated + work::of_cores(&schedule, block_bytes, options.slot_bytes, self.machine.turns)
@@ -139,11 +153,14 @@ impl Planning {
     }
 
     /// How much longer an algorithm takes because several hosts send into one wire at once.
-    fn overflows(&self, algorithm: Algorithm, collective: Collective) -> f64 {
+    fn overflows(&self, algorithm: Algorithm, collective: Collective, schedule: &Schedule) -> f64 {
         use Collective::{AllGather, AllReduce, AllToAll, ReduceScatter};
         let from_all_to_all = matches!(collective, AllReduce | ReduceScatter | AllGather | AllToAll);
         let is_many = self.topology.measured && self.topology.boxes().len() > 2;
-        if is_many && from_all_to_all && algorithm.starts_all_at_once() { INTO_ONE_WIRE } else { 1.0 }
+        let at_once = || {
+            algorithm.starts_all_at_once() || (algorithm.is_imported() && meets(schedule, &self.host_of()))
+        };
+        if is_many && from_all_to_all && at_once() { INTO_ONE_WIRE } else { 1.0 }
     }
 
     /// The host of each rank; one of its own for each where all messages go through sockets.

@@ -210,6 +210,19 @@ impl Planning {
         (0..machine.ranks).map(&mut number).collect()
     }
 
+    /// Bytes of the vector a second that the links carry of what was found for a collective, root 0's of rooted ones.
+    pub(in super::super) fn carried_bytes_s(
+        &self,
+        algorithm: Algorithm,
+        collective: Collective,
+    ) -> Option<f64> {
+        if !algorithm.is_imported() {
+            return None;
+        }
+        let found = self.searched(collective).iter().find(|found| found.algorithm == algorithm)?;
+        Some(found.bytes_s)
+    }
+
     /// Why rings and trees of a file are no candidates, if there is a file.
     pub(crate) fn channels_misfit(&self) -> Option<String> {
         if let Some((one, other)) = self.machine.graphs.channels_differ {

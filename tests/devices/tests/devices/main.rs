@@ -3,6 +3,7 @@
 
 mod c;
 mod images;
+mod made;
 mod memory;
 mod ptx_folds;
 mod ranks;

@@ -18,7 +18,7 @@ use crate::RANK;
 
 /// The number of processes, of threads in each, and the path that they name and take.
 #[derive(Clone, Copy, Debug)]
-struct Way {
+pub(crate) struct Way {
     processes: u32,
     threads: u32,
     devices: u32,
@@ -60,17 +60,22 @@ fn is_skipped(what: &str) -> bool {
 }
 
 /// Those ways for which there are devices here; the others are left out aloud.
-fn here<const WAYS: usize>(ways: [Way; WAYS]) -> impl Iterator<Item = Way> {
+pub(crate) fn here<const WAYS: usize>(ways: [Way; WAYS]) -> impl Iterator<Item = Way> {
     let is_here = |way: &Way| way.devices == 1 || !is_skipped(&format!("{way:?}, with devices of its own,"));
     ways.into_iter().filter(is_here)
 }
 
 impl Way {
+    /// Ranks of one process with a device each.
+    pub(crate) const fn of_kernels(ranks: u32) -> Way {
+        Way { devices: ranks, ..way(1, ranks, "auto", "kernels") }
+    }
+
     fn ranks(self) -> u32 {
         self.processes * self.threads
     }
 
-    fn start(self, scenario: &'static str) -> Start {
+    pub(crate) fn start(self, scenario: &'static str) -> Start {
         let start = Start::new(RANK, scenario, self.processes).with("threads", self.threads);
         let start = match is_built() {
             true => start.env("LD_LIBRARY_PATH", standin_cuda_dir().display()),
