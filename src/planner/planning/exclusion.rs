@@ -71,39 +71,6 @@ impl Planning {
         let restriction = self.preferences.restriction.origin.as_ref();
         let restriction = restriction.map(|(variable, text)| format!("{variable} is {text:?}"));
         let settings: Vec<String> = restriction.into_iter().chain(invariant).collect();
-        Error::invalid(
-            format!(
-                "{}, which leaves no algorithm for {collective} over {ranks} ranks",
-                settings.join(" and "),
-            ),
-            format!("possible: {}", possible.join(", ")),
-        )
-    }
-
-    /// Why no call takes an algorithm, whatever its price.
-    pub(super) fn unreachable(&self, algorithm: Algorithm) -> Option<&'static str> {
-        algorithm
-            .is_switched()
-            .then_some("switches fold in no order that stays, and no transport reaches them")
-    }
-
-    /// The refusal of settings that leave no algorithm for a collective.
-    pub(super) fn impossible(&self, collective: Collective, all: &[Algorithm]) -> Error {
-        let is_possible = |algorithm: &&Algorithm| {
-            !self.reorders(**algorithm, collective) && self.unreachable(**algorithm).is_none()
-        };
-        let possible = all.iter().filter(is_possible);
-        let name =
-            |of: &Algorithm| self.sources(*of, collective).first().map(|source| source.name().to_owned());
-        let mut possible: Vec<String> =
-            possible.map(|of| name(of).unwrap_or_else(|| of.family().to_string())).collect();
-        // Those of one family are neighbours.
-        possible.dedup();
-        let invariant = (self.preferences.determinism == Determinism::Invariant)
-            .then(|| "CONSORT_DETERMINISM is \"invariant\"".to_owned());
-        let restriction = self.preferences.restriction.origin.as_ref();
-        let restriction = restriction.map(|(variable, text)| format!("{variable} is {text:?}"));
-        let settings: Vec<String> = restriction.into_iter().chain(invariant).collect();
         // What a schedule along rails needs is no setting of algorithms.
         let names_rails = [Family::Rails, Family::RailTrees]
             .iter()
@@ -116,12 +83,18 @@ impl Planning {
         };
         Error::invalid(
             format!(
-                "{}, which leaves no algorithm for {collective} over {} ranks",
+                "{}, which leaves no algorithm for {collective} over {ranks} ranks",
                 settings.join(" and "),
-                self.ranks_of(collective)
             ),
             format!("possible: {}{need}", possible.join(", ")),
         )
+    }
+
+    /// Why no call takes an algorithm, whatever its price.
+    pub(super) fn unreachable(&self, algorithm: Algorithm) -> Option<&'static str> {
+        algorithm
+            .is_switched()
+            .then_some("switches fold in no order that stays, and no transport reaches them")
     }
 
     /// Why an algorithm cannot be chosen for a collective, if it cannot.
