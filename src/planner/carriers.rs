@@ -196,7 +196,8 @@ impl Planning {
         let (blocks_max, channels) = (ground.blocks_max, proved.mailboxes_max);
         let cut = Cut::of(longest, plan.sliced, share, blocks_max, stride(ranks), channels);
         let launched = proved.lanes_max as u32 * cut.instances * ground.launched_together(ranks);
-        f64::from(launched) * BLOCK_S + proved.load.seconds(&cut)
+        let of_all = proved.load.as_ref().map_or(f64::INFINITY, |load| load.seconds(&cut));
+        f64::from(launched) * BLOCK_S + of_all
     }
 
     /// Bytes a second from a device to a peer: what a topology that was named says of its first, what the graph of the hosts' devices says of

@@ -30,7 +30,7 @@ pub(crate) const PACKET_BYTES: usize = 32 << 10;
 /// Kernels share a mailbox among channels ([`part_of`](super::blocks::part_of)).
 pub(crate) const BOXES: usize = 2;
 /// Channels from a rank to another, at most, where kernels run plans: each needs a block's part of a mailbox.
-const CHANNELS_MAX: usize = BOXES * INSTANCES_MAX;
+pub(super) const CHANNELS_MAX: usize = BOXES * INSTANCES_MAX;
 /// Lanes of a plan that kernels run, at most.
 const LANES_MAX: u32 = 16;
 /// Blocks of a launch of one rank on a device that it has for itself, unless settings say otherwise.
@@ -184,7 +184,7 @@ impl Asked<'_> {
         if way.0 != Carrier::Kernels || planning.ranks() > SIMULATED_RANKS_MAX {
             return price(None);
         }
-        self.proved(way.1).map_or(f64::INFINITY, |proved| price(Some(&proved)))
+        self.proved(way.1).map_or(f64::INFINITY, |proved| price(Some(&proved).filter(|of| of.load.is_some())))
     }
 
     fn proved(&self, algorithm: Algorithm) -> Result<Proved> {
@@ -198,6 +198,9 @@ impl Asked<'_> {
             return Ok(None);
         }
         let Proved { lanes_max: lanes, mailboxes_max: channels, entries, .. } = self.proved(algorithm)?;
+        if let (Carrier::Kernels, Some(what)) = (carrier, entries.foreign) {
+            return Ok(Some(format!("its plans have {what}")));
+        }
         let most = self.ground.lanes_max;
         if lanes > most {
             return Ok(Some(format!("its plans have up to {lanes} lanes, {most} at most run here")));

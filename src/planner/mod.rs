@@ -38,7 +38,7 @@ pub use explain::{Candidate, Explanation, Origin};
 pub use machine::Machine;
 pub use planning::Planning;
 use record::Entries;
-pub(crate) use record::{Places, places};
+pub(crate) use record::{Places, places, unsayable};
 pub(crate) use selector::least;
 
 use crate::eager::Moves;
@@ -96,8 +96,8 @@ pub(crate) struct Proved {
     pub(crate) mailboxes_max: usize,
     /// The most entries that the tables of a rank's launch record have.
     entries: Entries,
-    /// What the blocks of all ranks do; nothing where the plan was proved alone.
-    load: Arc<blocks::Load>,
+    /// What the blocks of all ranks do; none where the plan was proved alone.
+    load: Option<Arc<blocks::Load>>,
 }
 
 impl Planner {
@@ -202,7 +202,7 @@ impl Planner {
         let fold_hash = same_fold(unfused.fold_hash, proof.fold_hash)?;
         let lanes_max = fused.iter().map(|plan| plan.lanes.len()).max().unwrap_or(0);
         let mailboxes_max = fused.iter().map(Plan::mailboxes_max).max().unwrap_or(0);
-        let (load, entries) = (Arc::new(blocks::Load::of(&fused)), Entries::of(&fused));
+        let (load, entries) = (Some(Arc::new(blocks::Load::of(&fused))), Entries::of(&fused));
         let proved = |plan: Plan| Proved {
             plan: Arc::new(plan),
             fold_hash,
@@ -238,14 +238,7 @@ impl Planner {
         // Ranks that are alike have as many.
         let (lanes_max, mailboxes_max) = (fused.lanes.len(), fused.mailboxes_max());
         let entries = Entries::of(std::slice::from_ref(&fused));
-        Ok(Proved {
-            plan: Arc::new(fused),
-            fold_hash,
-            lanes_max,
-            mailboxes_max,
-            entries,
-            load: Arc::default(),
-        })
+        Ok(Proved { plan: Arc::new(fused), fold_hash, lanes_max, mailboxes_max, entries, load: None })
     }
 
     /// The moves of the ranks of a program that is a direct exchange, from the root on: those of its schedule, which is

@@ -15,18 +15,21 @@ pub(super) struct Entries {
     regions: usize,
     counters: usize,
     chunks: usize,
+    /// What of a plan no record can say.
+    pub(super) foreign: Option<&'static str>,
 }
 
 impl Entries {
     /// The most that the plan of a rank needs, of each.
     pub(super) fn of(plans: &[Plan]) -> Self {
         plans.iter().fold(Entries::default(), |most, plan| {
-            let steps = plan.steps.iter().filter(|step| is_fold(step));
-            let chunks: HashSet<Places> = steps.filter_map(|step| places(plan, step).ok()).collect();
+            let folds = plan.steps.iter().filter(|step| is_fold(step));
+            let chunks: HashSet<Places> = folds.filter_map(|step| places(plan, step).ok()).collect();
             Entries {
                 regions: most.regions.max(plan.regions.len()),
                 counters: most.counters.max(plan.counters.len()),
                 chunks: most.chunks.max(chunks.len()),
+                foreign: most.foreign.or_else(|| plan.steps.iter().find_map(|step| unsayable(plan, step))),
             }
         })
     }
@@ -49,6 +52,20 @@ pub(crate) type Places = [Option<Chunk>; 3];
 /// Whether a step moves or folds values of its own rank.
 fn is_fold(step: &Step) -> bool {
     matches!(step.action, Action::Copy | Action::Reduce | Action::Put)
+}
+
+/// What of a step no record can say, if anything.
+pub(crate) fn unsayable(plan: &Plan, step: &Step) -> Option<&'static str> {
+    if step.action == Action::Get {
+        return Some("a get");
+    }
+    if usize::from(step.targets) + usize::from(step.sources) > layout::MAX_PLACES {
+        return Some("a step of too many places");
+    }
+    if step.flags & !Step::FINISH != 0 {
+        return Some("packets or counted writes");
+    }
+    if is_fold(step) { places(plan, step).err() } else { None }
 }
 
 /// The chunks that a step of a plan touches.

@@ -8,7 +8,7 @@
 //! Source: M. Cho et al., "BlueConnect: decomposing all-reduce for deep learning on heterogeneous network hierarchy", MLSys 2019, for
 //! rings along rails; here the two dimensions overlap. Cost over `b` boxes of `g` ranks, with `M` the bytes of the whole vector:
 //! `(b-1)/b M/g` bytes through each door and `(g-1)/g M` into each rank inside of its box, in `bg-1` rounds for a reduce-scatter
-//! and `b` for an all-gather, or `bg-1` with `g` channels and more; an all-reduce is both, its gather in `b` rounds.
+//! and `b` for an all-gather, or `bg-1` with `g` channels and more (`g` on one box); an all-reduce is both, its gather in `b` rounds.
 //!
 //! A lane goes on when what it sent has left, and lanes that are alike wait at the same time. So channels have what is between boxes at
 //! different places among what is inside of one: while some send along the rail, others send inside of the box, and others copy or fold.

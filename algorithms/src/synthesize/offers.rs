@@ -40,10 +40,10 @@ pub fn offers(topology: &Topology, collective: Collective, root: Rank) -> Vec<Of
             // Up and down each edge.
             let messages =
                 |trees: &trees::Trees| 2 * (ranks - 1) * pieces(trees.trees().iter().map(|tree| tree.share));
+            // Where edges both ways do not join the ranks, those up and down may.
+            let apart = if all.is_empty() { rooted::all_reduce(topology) } else { None };
             let rated = all.into_iter().map(|trees| (trees.rate(), messages(&trees), trees)).collect();
             let joined = chosen(rated);
-            // Where edges both ways do not join the ranks, those up and down may.
-            let apart = if joined.is_empty() { rooted::all_reduce(topology) } else { None };
             let apart = apart.map(|found| found.schedule).filter(fits);
             let joined = joined.iter().map(|trees| ("wire-trees", trees.schedule()));
             joined.chain(apart.map(|schedule| ("two-way-trees", schedule))).collect()

@@ -1,8 +1,8 @@
 //! All-reduce by trees to a root and other trees from it, where links carry more one way than the other.
 //!
 //! The trees up are those of a reduce, the trees down those of a broadcast from the same root, both as `packing` has
-//! them. Both run at once, so that they share links; what they reach together is counted, and the root that reaches
-//! most is taken. A link that carries bytes one way alone is used up or down, which trees of edges both ways cannot.
+//! them. Both run at once, so that they share links; what they reach together is counted, and of the first roots
+//! the one that reaches most is taken. A link that carries bytes one way alone is used up or down, which trees of edges both ways cannot.
 //!
 //! Sources: those of `packing`. Invariant: as there. Absent: several roots with weights, which a linear program would
 //! find: machines whose links carry as much both ways are at their bound by `trees`.
@@ -15,6 +15,8 @@ use crate::{Collective, Rank, Schedule};
 
 /// The most pieces of a vector.
 const PIECES_MAX: u32 = 64;
+/// Roots that are tried.
+const ROOTS_MAX: usize = 16;
 
 /// An all-reduce by one root.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -36,11 +38,13 @@ pub fn all_reduce(topology: &Topology) -> Option<Rooted> {
     let bound = bound(topology, Collective::AllReduce, &bounds::Options::default()).ok()?.rate;
     let options = packing::Options { trees_per_root_max: PIECES_MAX / 8, ..Default::default() };
     let mut best: Option<Rooted> = None;
-    for root in (0..topology.ranks()).map(Rank) {
+    for root in (0..topology.ranks()).map(Rank).take(ROOTS_MAX) {
         let packed = |collective| packing::forest(topology, collective, root, &options);
-        let (up, down) = (packed(Collective::Reduce)?, packed(Collective::Broadcast)?);
+        let (Some(up), Some(down)) = (packed(Collective::Reduce), packed(Collective::Broadcast)) else {
+            continue;
+        };
         let schedule = two_way_trees(&paired(&up, &down));
-        let rate = super::rate(&schedule, topology).ok().flatten()?;
+        let Some(rate) = super::rate(&schedule, topology).ok().flatten() else { continue };
         if best.as_ref().is_none_or(|best| rate > best.rate) {
             best = Some(Rooted { schedule, root, rate, bound });
         }

@@ -8,7 +8,8 @@
 //!   iteration, the operation before, or the caller once its call has returned;
 //! - no deadlock with the given slots; every slot that is filled is read.
 //!
-//! Method: one symbolic run ([`mod@run`] has the reason why one suffices) over as many rounds as it takes for every
+//! Method: one symbolic run ([`mod@run`] has the reason why one suffices; it is made again with more knowledge of orders where
+//! less refuses) over as many rounds as it takes for every
 //! mailbox to use each of its slots twice. The result holds for any number of rounds, because a plan's later rounds
 //! repeat the same steps with the same distances.
 //!

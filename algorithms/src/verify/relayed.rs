@@ -14,8 +14,8 @@ use super::order::{Clocks, Epoch, POOL_MAX};
 use super::program::Program;
 use super::refusal::Refusal;
 
-/// The entries that all lanes together may keep.
-const LEARNED_MAX: usize = POOL_MAX >> 2;
+/// The entries that all lanes together may keep; what is beyond is not learned.
+const LEARNED_MAX: usize = POOL_MAX >> 4;
 
 /// A lane's past up to one of its moments, as it travels with a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,6 +60,9 @@ impl Relayed {
     /// Notes a past; returns which part of what that lane learned is new to `lane`.
     fn take(&mut self, lane: u32, past: Past) -> Option<Range<usize>> {
         let near = &self.near[self.rank_of[lane as usize] as usize];
+        if self.entries > LEARNED_MAX {
+            return None;
+        }
         if past.lane == lane || near.binary_search(&self.rank_of[past.lane as usize]).is_err() {
             return None;
         }
@@ -126,6 +129,7 @@ impl Clocks for Relayed {
     }
 
     fn release(&mut self, lane: u32) -> Result<Past, Refusal> {
+        // What knows less is refused sooner or later.
         if self.entries > LEARNED_MAX {
             return Err(Refusal::TooLarge { what: "lanes that hear of each other" });
         }

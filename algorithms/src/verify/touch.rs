@@ -2,7 +2,7 @@
 //!
 //! Invariant: every access is checked against the accesses before it, out of place and, where input and output
 //! are the same memory in place, in the in-place form as well. A fault of the in-place form alone does not end
-//! the run, because a fault of the other form is reported first. Absent: waits and signals, which do not depend
+//! a run that knows all orders, because a fault of the other form is reported first. Absent: waits and signals, which do not depend
 //! on memory.
 
 use super::expression::UNDEFINED;

@@ -14,7 +14,7 @@ use consort_kernels::cuda::layout;
 use super::super::gpu::Gpu;
 use super::super::trouble::failed;
 use crate::Rank;
-use crate::planner::{Places, places};
+use crate::planner::{Places, places, unsayable};
 use consort_types::error::{Error, Result};
 
 /// The programs that are on the device already.
@@ -74,12 +74,14 @@ fn upload(gpu: &Gpu, rank: Rank, plan: &Plan, scales: bool, divides: bool) -> Re
             }
         }
     }
+    if let Some(what) = plan.steps.iter().find_map(|step| unsayable(plan, step)) {
+        return Err(foreign(what));
+    }
     for step in &plan.steps {
         let (action, chunk) = match step.action {
             Action::Signal => (layout::ACTION_SIGNAL, 0),
             Action::Wait => (layout::ACTION_WAIT, 0),
-            Action::Get => return Err(foreign("a get")),
-            Action::Copy | Action::Reduce | Action::Put => {
+            Action::Copy | Action::Reduce | Action::Put | Action::Get => {
                 let places = places(plan, step).map_err(foreign)?;
                 let known = chunks.iter().position(|known| *known == places);
                 let index = known.unwrap_or_else(|| {
@@ -89,12 +91,6 @@ fn upload(gpu: &Gpu, rank: Rank, plan: &Plan, scales: bool, divides: bool) -> Re
                 (layout::ACTION_FOLD, index as u32)
             }
         };
-        if usize::from(step.targets) + usize::from(step.sources) > layout::MAX_PLACES {
-            return Err(foreign("a step of too many places"));
-        }
-        if step.flags & !Step::FINISH != 0 {
-            return Err(foreign("packets or counted writes"));
-        }
         steps.push(layout::Step {
             action,
             flags: if step.has(Step::FINISH) && divides { layout::STEP_FINISH } else { 0 },

@@ -6,6 +6,7 @@ use consort_algorithms::catalogue::Algorithm;
 use consort_algorithms::{LowerOptions, lower_all, passes};
 
 use super::*;
+use crate::planner::devices::CHANNELS_MAX;
 
 /// The plans of all ranks for an all-reduce.
 fn plans(algorithm: Algorithm, ranks: u32) -> Vec<Plan> {
@@ -16,6 +17,24 @@ fn plans(algorithm: Algorithm, ranks: u32) -> Vec<Plan> {
 
 fn lanes_max(plans: &[Plan]) -> usize {
     plans.iter().map(|plan| plan.lanes.len()).max().expect("ranks")
+}
+
+#[test]
+fn channels_have_blocks_of_their_own() {
+    for channels in 1..=CHANNELS_MAX {
+        let each = instances_max(channels) as usize;
+        let mut taken = std::collections::HashSet::new();
+        for nth in 0..channels {
+            let (mailbox, first) = part_of(nth, channels);
+            assert!(
+                mailbox < BOXES && first + each <= INSTANCES_MAX,
+                "{nth} of {channels}: {mailbox}, {first}"
+            );
+            for block in first..first + each {
+                assert!(taken.insert((mailbox, block)), "{nth} of {channels} has another's block {block}");
+            }
+        }
+    }
 }
 
 /// A time that was measured.

@@ -10,8 +10,8 @@
 //! scan", Parallel Computing 35 (2009), for trees whose inner nodes differ; M. Cho et al., "BlueConnect", MLSys 2019,
 //! for parts along rails.
 //!
-//! Invariant: work is proportional to ranks times trees; nothing is searched, so that a thousand ranks take less than
-//! a second. Absent: boxes whose ranks do not reach each other by ways of equal width (a tree for each box would
+//! Invariant: work is proportional to ranks times trees; nothing is searched but few trees over 3 to 10 boxes, so that a
+//! thousand ranks take less than a second. Absent: boxes whose ranks do not reach each other by ways of equal width (a tree for each box would
 //! serve those); reduce-scatter; all-gather over boxes that differ.
 
 mod few;
