@@ -112,7 +112,7 @@ impl Kind {
         }
     }
 
-    /// The collective whose plan carries the call out, of a call without groups; see [`Call::collective`].
+    /// The collective whose plan carries the call out, of a call without groups; see [`Call::collective`](super::Call::collective).
     pub fn collective(self) -> Collective {
         match self {
             Kind::AllReduce | Kind::Barrier => Collective::AllReduce,
