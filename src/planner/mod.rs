@@ -222,6 +222,13 @@ impl Planner {
         Ok(plan)
     }
 
+    /// The hash of the folds of a program whose ranks are alike and whose proof together takes long; none of others.
+    fn fold_of_one(program: Program) -> Option<u64> {
+        let regular =
+            is_long(program).then(|| program.algorithm.regular(program.collective, program.ranks))??;
+        Self::plan_of_one(&*regular, 0, &|_| true).ok().map(|proved| proved.fold_hash)
+    }
+
     /// The plan of one among many ranks that are alike, proved by that.
     fn plan_of_one(
         regular: &dyn Regular,

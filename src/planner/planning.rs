@@ -27,6 +27,7 @@ use super::devices;
 use super::explain::{Candidate, Explanation, Origin};
 use super::machine::{Machine, even_boxes};
 use super::selector::{eligible, least};
+use super::{Planner, Program};
 use consort_settings::options::{Determinism, Preferences, TuningLine, digest, graph_for};
 use consort_settings::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, Settings, TransportChoice};
 use consort_types::call::Call;
@@ -470,8 +471,8 @@ impl Planning {
         if let Some(known) = self.memory().folds.get(&key) {
             return *known;
         }
-        let plans = self.plans(algorithm, collective).ok();
-        let hash = plans.and_then(|plans| verify(&plans).ok()).map(|proof| proof.fold_hash);
+        let whole = || Some(verify(&self.plans(algorithm, collective).ok()?).ok()?.fold_hash);
+        let hash = Planner::fold_of_one(Program { collective, ranks, algorithm }).or_else(whole);
         self.memory().folds.insert(key, hash);
         hash
     }

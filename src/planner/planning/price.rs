@@ -227,3 +227,18 @@ impl Planning {
         Messages { inside, between, crossing }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use consort_algorithms::builders::{pairwise, spread_out};
+
+    #[test]
+    fn hosts_meet_where_two_of_them_send_into_a_third_at_once() {
+        let (pairs, all) = (pairwise(4), spread_out(4));
+        assert!(!meets(&pairs, &[0, 1, 2, 3]) && meets(&all, &[0, 1, 2, 3]));
+        // Two hosts are never two senders, whatever number of ranks they have.
+        assert!(!meets(&all, &[0, 0, 1, 1]));
+        assert!(!meets(&all, &[0, 0, 0, 0]));
+    }
+}
