@@ -31,24 +31,31 @@ pub const fn spanning_trees_are_defined(collective: Collective) -> bool {
 pub fn spanning_trees(collective: Collective, trees: &[SpanningTree]) -> Schedule {
     assert!(spanning_trees_are_defined(collective), "there are no trees for {collective}");
     let ranks = trees.first().map_or(0, |tree| tree.parents.len());
+    let trees: Vec<(u32, [&Parents; 2])> =
+        trees.iter().map(|tree| (tree.share, [tree.parents.as_slice(); 2])).collect();
+    along_trees("trees", collective, ranks, &trees)
+}
+
+/// The schedule of trees, each with its share, its parents up and its parents down, over `ranks` ranks.
+fn along_trees(name: &str, collective: Collective, ranks: usize, trees: &[(u32, [&Parents; 2])]) -> Schedule {
     assert!(ranks > 0 && trees.len() <= usize::from(u16::MAX / 2), "no rank, or more trees than channels");
     let mut rounds: Vec<Round> = Vec::new();
     let mut chunk = 0;
-    for (number, tree) in trees.iter().enumerate() {
-        let is_whole = tree.share > 0 && tree.parents.len() == ranks;
+    for (number, &(share, ways)) in (0u16..).zip(trees) {
+        let is_whole = share > 0 && ways.iter().all(|parents| parents.len() == ranks);
         assert!(is_whole, "tree {number} has no share or not {ranks} ranks");
-        let shape = Shape::new(&tree.parents, collective != Collective::AllReduce);
-        for piece in chunk..chunk + tree.share {
-            let chunk = Chunk(piece);
-            let (input, output) = (Place::Input(chunk), Place::Output(chunk));
-            let channels = [2 * number as u16, 2 * number as u16 + 1];
-            let along = Along { collective, input, output, scratch: chunk, channels };
-            along.add_to(&mut rounds, [&shape; 2]);
+        let [up, down] = ways.map(|parents| Shape::new(parents, collective != Collective::AllReduce));
+        assert_eq!(up.root, down.root, "tree {number} goes down from another rank");
+        for piece in (chunk..chunk + share).map(Chunk) {
+            let (input, output) = (Place::Input(piece), Place::Output(piece));
+            let channels = [2 * number, 2 * number + 1];
+            let along = Along { collective, input, output, scratch: piece, channels };
+            along.add_to(&mut rounds, [&up, &down]);
         }
-        chunk += tree.share;
+        chunk += share;
     }
     Schedule {
-        name: format!("trees({})", trees.len()),
+        name: format!("{name}({})", trees.len()),
         collective,
         ranks: ranks as u32,
         switches: 0,
@@ -56,6 +63,9 @@ pub fn spanning_trees(collective: Collective, trees: &[SpanningTree]) -> Schedul
         rounds,
     }
 }
+
+/// The parent of each rank; none of the root.
+type Parents = [Option<Rank>];
 
 /// A tree to a root and a tree from it, of [`two_way_trees`].
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -75,30 +85,9 @@ pub struct TwoWayTree {
 /// When there is no tree or one without a share, the parents are no tree of all ranks, or the two roots differ.
 pub fn two_way_trees(trees: &[TwoWayTree]) -> Schedule {
     let ranks = trees.first().map_or(0, |tree| tree.up.len());
-    assert!(ranks > 0 && trees.len() <= usize::from(u16::MAX / 2), "no rank, or more trees than channels");
-    let mut rounds: Vec<Round> = Vec::new();
-    let mut chunk = 0;
-    for (number, tree) in (0u16..).zip(trees) {
-        let is_whole = tree.share > 0 && tree.up.len() == ranks && tree.down.len() == ranks;
-        assert!(is_whole, "tree {number} has no share or not {ranks} ranks");
-        let shapes = [&tree.up, &tree.down].map(|parents| Shape::new(parents, false));
-        assert_eq!(shapes[0].root, shapes[1].root, "tree {number} goes down from another rank");
-        for piece in (chunk..chunk + tree.share).map(Chunk) {
-            let (input, output) = (Place::Input(piece), Place::Output(piece));
-            let channels = [2 * number, 2 * number + 1];
-            Along { collective: Collective::AllReduce, input, output, scratch: piece, channels }
-                .add_to(&mut rounds, [&shapes[0], &shapes[1]]);
-        }
-        chunk += tree.share;
-    }
-    Schedule {
-        name: format!("two-way-trees({})", trees.len()),
-        collective: Collective::AllReduce,
-        ranks: ranks as u32,
-        switches: 0,
-        partition: Partition { parts: chunk },
-        rounds,
-    }
+    let trees: Vec<(u32, [&Parents; 2])> =
+        trees.iter().map(|tree| (tree.share, [tree.up.as_slice(), tree.down.as_slice()])).collect();
+    along_trees("two-way-trees", Collective::AllReduce, ranks, &trees)
 }
 
 /// A tree from its root.

@@ -109,3 +109,20 @@ fn ranks_that_differ_in_groups_or_lengths_are_named() {
         }
     }
 }
+
+#[test]
+fn a_rank_that_leaves_in_place_of_the_call_is_named() {
+    let options = Options::default().timeout(Duration::from_secs(20));
+    let results = results_of_ranks(4, Links::Local, &options, |comm| {
+        let (input, mut output) = ([1u32; 8], [0u32; 8]);
+        comm.all_to_all_replicated(&input, &mut output, 2)?;
+        if comm.rank() == 2 {
+            return Ok(());
+        }
+        comm.all_to_all_replicated(&input, &mut output, 2).and_then(|()| comm.barrier())
+    });
+    for (rank, result) in results.into_iter().enumerate().filter(|(rank, _)| *rank != 2) {
+        let error = result.expect_err("a rank has left").to_string();
+        assert!(error.contains("rank 2"), "rank {rank}: {error}");
+    }
+}
