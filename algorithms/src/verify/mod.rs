@@ -9,7 +9,7 @@
 //! - no deadlock with the given slots; every slot that is filled is read.
 //!
 //! Method: one symbolic run ([`mod@run`] has the reason why one suffices; it is made again with more knowledge of orders where
-//! less refuses) over as many rounds as it takes for every
+//! less refuses; plans that are programs side by side have one for each) over as many rounds as it takes for every
 //! mailbox to use each of its slots twice. The result holds for any number of rounds, because a plan's later rounds
 //! repeat the same steps with the same distances.
 //!
@@ -24,6 +24,7 @@ mod lockstep;
 mod memory;
 mod order;
 mod outputs;
+mod parts;
 mod program;
 mod refusal;
 mod relayed;
@@ -32,7 +33,7 @@ mod shape;
 mod symmetry;
 mod touch;
 
-use expression::{Bracket, Expressions, Id, UNDEFINED, mix};
+use expression::{Bracket, Expressions, UNDEFINED, mix};
 use order::{Clocks, Neighbours, Vectors};
 pub(crate) use outputs::expected;
 use program::Program;
@@ -66,13 +67,32 @@ pub const UNORDERED: u64 = u64::MAX;
 ///
 /// [`Refusal`] with the first fault and its place.
 pub fn verify(plans: &[Plan]) -> Result<Proof, Refusal> {
+    if let Some(proof) = parts::verify_parts(plans, |plans| decide(plans, 0).ok()) {
+        return Ok(proof);
+    }
+    decide(plans, WHOLE_LANES_MAX).map(|decided| proof(plans, &decided))
+}
+
+/// What is known of plans that are right.
+struct Decided {
+    /// Those of all output chunks, rank after rank; of an all-reduce those of one rank.
+    brackets: Vec<Bracket>,
+    /// Whether a group is folded.
+    is_unordered: bool,
+    /// Whether callers' buffers are addressed by table entries.
+    tables: bool,
+    steps: usize,
+}
+
+/// The proof; where direct neighbours do not show it, of more lanes than `whole_lanes_max` by what lanes relay before whole clocks.
+fn decide(plans: &[Plan], whole_lanes_max: usize) -> Result<Decided, Refusal> {
     let program = compile::compile(plans)?;
-    let is_open = |decided: &Result<Proof, Refusal>| {
+    let is_open = |decided: &Result<Decided, Refusal>| {
         matches!(decided, Err(Refusal::TooLarge { .. }))
             || matches!(decided, Err(refusal) if refusal.is_of_order())
     };
     let mut decided = run::<Neighbours>(&program);
-    if is_open(&decided) && program.lanes.len() > WHOLE_LANES_MAX {
+    if is_open(&decided) && program.lanes.len() > whole_lanes_max {
         decided = run::<Relayed>(&program);
     }
     if is_open(&decided) {
@@ -84,23 +104,30 @@ pub fn verify(plans: &[Plan]) -> Result<Proof, Refusal> {
 /// Up to this many lanes whole clocks are quick, and quicker than what is relayed where every rank exchanges with all others.
 const WHOLE_LANES_MAX: usize = 4096;
 
-fn run<C: Clocks>(program: &Program) -> Result<Proof, Refusal> {
+fn run<C: Clocks>(program: &Program) -> Result<Decided, Refusal> {
     let mut expressions = Expressions::new(program.ranks);
     let outputs = Run::<C>::new(program, &mut expressions)?.finish()?;
-    Ok(Proof { fold_hash: fold_hash(program, &expressions, &outputs), steps: program.steps })
-}
-
-fn fold_hash(program: &Program, expressions: &Expressions, outputs: &[Id]) -> u64 {
-    if program.sources.iter().any(|source| source.cells.len() > 1) {
-        return UNORDERED;
-    }
     // All ranks of an all-reduce have the same outputs.
     let ranks = if program.collective == Collective::AllReduce { 1 } else { program.ranks };
     let outputs = &outputs[..(ranks * program.output_chunks) as usize];
     // An output that does not exist on a rank is undefined there.
-    let brackets = outputs.iter().filter(|&&output| output != UNDEFINED).map(|&o| expressions.bracket(o));
-    let parts = if program.tables { u64::MAX } else { program.partition.parts.into() };
-    hash_of_brackets(program.collective, program.ranks, parts, brackets)
+    let there = outputs.iter().filter(|&&output| output != UNDEFINED);
+    Ok(Decided {
+        brackets: there.map(|&output| expressions.bracket(output)).collect(),
+        is_unordered: program.sources.iter().any(|source| source.cells.len() > 1),
+        tables: program.tables,
+        steps: program.steps,
+    })
+}
+
+fn proof(plans: &[Plan], decided: &Decided) -> Proof {
+    let steps = decided.steps;
+    let Some(first) = plans.first().filter(|_| !decided.is_unordered) else {
+        return Proof { fold_hash: UNORDERED, steps };
+    };
+    let parts = if decided.tables { u64::MAX } else { first.partition.parts.into() };
+    let fold_hash = hash_of_brackets(first.collective, first.ranks, parts, decided.brackets.iter().copied());
+    Proof { fold_hash, steps }
 }
 
 /// The hash of the brackets of all outputs, rank after rank and chunk after chunk.

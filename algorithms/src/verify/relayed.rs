@@ -155,11 +155,11 @@ impl Clocks for Relayed {
 #[cfg(test)]
 mod tests {
     use super::super::order::{Neighbours, Vectors};
-    use super::super::{Proof, compile, run};
+    use super::super::{Proof, compile, decide, proof, run};
     use super::*;
     use crate::builders::{RailTrees, box_tree, rail_trees, tree};
     use crate::plan::Action;
-    use crate::{Collective, LowerOptions, Plan, Schedule, lower_all, verify};
+    use crate::{Collective, LowerOptions, Plan, Schedule, lower_all};
 
     fn plans(schedule: &Schedule) -> Vec<Plan> {
         lower_all(schedule, &LowerOptions { slots: 4 }).expect("it lowers")
@@ -170,7 +170,7 @@ mod tests {
     }
 
     fn decided<C: Clocks>(plans: &[Plan]) -> Result<Proof, Refusal> {
-        run::<C>(&compile::compile(plans)?)
+        run::<C>(&compile::compile(plans)?).map(|decided| proof(plans, &decided))
     }
 
     #[test]
@@ -185,7 +185,7 @@ mod tests {
     fn trees_whose_lanes_are_too_many_for_whole_clocks_are_proved() {
         let plans = trees(64, 8, 4);
         assert!(matches!(decided::<Vectors>(&plans), Err(Refusal::TooLarge { .. })));
-        verify(&plans).unwrap_or_else(|refusal| panic!("{refusal}"));
+        decide(&plans, 4096).unwrap_or_else(|refusal| panic!("{refusal}"));
     }
 
     #[test]
