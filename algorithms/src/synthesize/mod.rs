@@ -21,5 +21,5 @@ pub mod rooted;
 pub mod trees;
 
 pub use certificate::{CertificateError, certificate};
-pub use offers::{MESSAGES_MAX, Offer, offers, offers_are_defined};
+pub use offers::{MESSAGES_MAX, Offer, offer_over_boxes, offers, offers_are_defined};
 pub use rate::{Loads, rate};

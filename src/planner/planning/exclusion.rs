@@ -13,8 +13,8 @@ use consort_types::error::Error;
 /// Places of memory that a proof of all ranks together follows, at most.
 const PROVED_PLACES_MAX: u64 = 6 << 20;
 
-/// Lanes of trees of all ranks that a proof follows at most: 1,024 ranks with 32 trees, up and down.
-const TREE_LANES_MAX: u64 = 1 << 16;
+/// Lanes of trees of all ranks that a proof follows at most, tree by tree: 1,024 ranks with 128 trees, up and down.
+const TREE_LANES_MAX: u64 = 1 << 18;
 
 impl Planning {
     /// Which restriction leaves an algorithm out, if one does.

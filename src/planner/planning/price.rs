@@ -69,10 +69,14 @@ impl Planning {
         if let Some(seconds) = self.price_along_rails(algorithm, collective, block_bytes) {
             return seconds;
         }
+        let found = self.searched(collective).iter().find(|found| found.algorithm == algorithm);
+        if let Some((found, hops)) = found.and_then(|found| Some((found, found.hops?))) {
+            let slot_bytes = self.slots_by_rule(algorithm, collective, block_bytes).0;
+            return self.price_by_hops(hops, slot_bytes, block_bytes) + block_bytes as f64 / found.bytes_s;
+        }
         if ranks > if algorithm.starts_all_at_once() { SIMULATED_AT_ONCE_MAX } else { SIMULATED_RANKS_MAX } {
             return self.price_of_many(algorithm, collective, block_bytes);
         }
-        let found = self.searched(collective).iter().find(|found| found.algorithm == algorithm);
         let patience = found.map_or(1, |found| found.patience);
         let options = self.simulated_with(algorithm, collective, block_bytes, patience);
         let schedule = algorithm.schedule(collective, ranks);
@@ -91,6 +95,14 @@ impl Planning {
             return simulated.max(sockets * f64::from(self.machine.turns)) * idles;
         }
         simulated + work::of_cores(&schedule, block_bytes, options.slot_bytes, self.machine.turns)
+    }
+
+    /// Seconds until trees on many channels carry what their links do: a slot goes up and down once.
+    fn price_by_hops(&self, [between, inside]: [u32; 2], slot_bytes: usize, block_bytes: u64) -> f64 {
+        let bytes = (slot_bytes as u64).min(block_bytes) as f64;
+        let messages = self.messages();
+        let hop = |(alpha, beta): (f64, f64)| alpha + beta * bytes;
+        2.0 * (f64::from(between) * hop(messages.between) + f64::from(inside) * hop(messages.inside))
     }
 
     /// How a price simulates.

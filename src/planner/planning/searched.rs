@@ -57,6 +57,8 @@ pub(in super::super) struct Found {
     /// Messages that are simulated for a price, as a multiple of those for others. A tree has few messages a slice and its stages
     /// fill slowly: after the number that others need it still looked up to 1.8 times as fast as it is.
     pub(super) patience: u64,
+    /// See [`Offer::hops`].
+    pub(super) hops: Option<[u32; 2]>,
 }
 
 /// Rings or trees.
@@ -89,6 +91,17 @@ impl Channels<'_> {
 /// The schedule as an algorithm, where it can be proved.
 fn proved(schedule: Schedule) -> Option<Algorithm> {
     Imported::new(schedule, &LowerOptions { slots: SLOTS }).ok().map(Algorithm::Imported)
+}
+
+fn found_of((number, offer): (usize, Offer)) -> Option<Found> {
+    Some(Found {
+        algorithm: proved(offer.schedule)?,
+        source: Source::Made,
+        number,
+        bytes_s: offer.rate.value(),
+        patience: if offer.is_deep { TREES_PATIENCE } else { 1 },
+        hops: offer.hops,
+    })
 }
 
 fn is_rooted(collective: Collective) -> bool {
@@ -125,10 +138,10 @@ impl Planning {
         let Some(number) = collective.number().filter(|_| collective != Collective::SendReceive) else {
             return &[];
         };
-        if !(2..=RANKS_MAX).contains(&self.machine.ranks) {
-            return &[];
-        }
         self.searched.algorithms[number].get_or_init(|| {
+            if !(2..=RANKS_MAX).contains(&self.machine.ranks) {
+                return self.over_boxes(collective).into_iter().collect();
+            }
             let found = |source: Source| {
                 let channels = self.channels_of(source, collective)?;
                 let is_of_file = matches!(source, Source::FileRings | Source::FileTrees);
@@ -139,6 +152,7 @@ impl Planning {
                     number: 0,
                     bytes_s: if is_of_file { f64::INFINITY } else { rate },
                     patience: if matches!(channels, Channels::Trees(_)) { TREES_PATIENCE } else { 1 },
+                    hops: None,
                 })
             };
             let mut all: Vec<Found> = Source::ALL.into_iter().filter_map(found).collect();
@@ -154,17 +168,16 @@ impl Planning {
         if !is_wired || !Source::Made.serves(collective) {
             return Vec::new();
         }
-        let offers = synthesize::offers(&self.topology, collective, Rank(0));
-        let found = |(number, offer): (usize, Offer)| {
-            Some(Found {
-                algorithm: proved(offer.schedule)?,
-                source: Source::Made,
-                number,
-                bytes_s: offer.rate.value(),
-                patience: if offer.is_deep { TREES_PATIENCE } else { 1 },
-            })
-        };
-        offers.into_iter().enumerate().filter_map(found).collect()
+        let offers = synthesize::offers(&self.topology, collective, Rank(0)).into_iter().enumerate();
+        offers.filter_map(found_of).chain(self.over_boxes(collective)).collect()
+    }
+
+    /// The schedule that is made for boxes that are not all alike, where a setting names the machine. Any number of ranks may have it.
+    fn over_boxes(&self, collective: Collective) -> Option<Found> {
+        if !self.is_named || !moves_by_links(&self.topology) || self.machine.sockets {
+            return None;
+        }
+        found_of((0, synthesize::offer_over_boxes(&self.topology, collective)?))
     }
 
     fn channels_of(&self, source: Source, collective: Collective) -> Option<Channels<'_>> {

@@ -14,6 +14,7 @@
 //! thousand ranks take less than a second. Absent: boxes whose ranks do not reach each other by ways of equal width (a tree for each box would
 //! serve those); reduce-scatter; all-gather over boxes that differ.
 
+mod chains;
 mod few;
 mod rails;
 mod reduce;
@@ -122,6 +123,39 @@ pub fn frontier(topology: &Topology, options: &Options) -> Vec<Boxed> {
 
 /// Trees that are few.
 const FEW: usize = 8;
+
+/// An all-reduce by trees along rails with chains inside of the boxes.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Chained {
+    /// The all-reduce.
+    pub schedule: Schedule,
+    /// The algorithm bandwidth of long calls, in bytes of the vector a second, as [`rate`](super::rate()) counts it.
+    pub rate: Ratio,
+    /// Hops on the longest way from a rank to a root, between boxes and inside of them.
+    pub hops: [u32; 2],
+}
+
+/// The all-reduce by `each` trees along every rail over the boxes of a machine, as many channels side by side take it; none where
+/// there are fewer than two boxes, or where one has no way out.
+pub fn chained(topology: &Topology, each: u32) -> Option<Chained> {
+    let topology = &topology.bundled();
+    let boxes = rails::rails(topology)?;
+    let trees = chains::trees(&boxes, each.max(1));
+    let rate = rate_of_trees(&trees, topology).ok().flatten()?;
+    let schedule = spanning_trees(Collective::AllReduce, &trees);
+    let inside = boxes.iter().map(|of| of.ranks.len() as u32 - 1).max().unwrap_or(0);
+    Some(Chained { schedule, rate, hops: [boxes.len().ilog2(), inside] })
+}
+
+/// The number of rails of a machine whose boxes are not all alike: one has another number of ranks, or lacks a door; none of
+/// other machines.
+pub fn rails_of_unlike(topology: &Topology) -> Option<u32> {
+    let boxes = rails::rails(&topology.bundled())?;
+    let first = boxes.first()?;
+    let is_like =
+        |of: &rails::Inside| of.ranks.len() == first.ranks.len() && of.doors.iter().all(Option::is_some);
+    (!boxes.iter().all(is_like)).then_some(first.doors.len() as u32)
+}
 
 /// The all-gather over the equal boxes of a machine, whose ranks are numbered box by box; none where boxes differ, or
 /// a rank has no door of its own.
