@@ -418,7 +418,7 @@ impl Planning {
         }
         let slice = if self.machine.sockets {
             self.slice_of_messages(piece)
-        } else if let Some(slices) = algorithm.slices() {
+        } else if let Some(slices) = algorithm.slices().or_else(|| self.slices_over_boxes(algorithm)) {
             piece / slices
         } else if self.is_found_ring(algorithm) {
             piece

@@ -8,9 +8,11 @@ use std::collections::HashMap;
 
 use consort_algorithms::catalogue::{self, Algorithm};
 use consort_algorithms::simulate::{self, simulate, simulate_orbits};
+use consort_algorithms::topology::{NodeId, Routes};
 use consort_algorithms::{Collective, Rank, Schedule, Transfer};
 
 use super::super::work;
+use super::searched::Found;
 use super::{Planning, SIMULATED_RANKS_MAX};
 use consort_settings::options::{SLOTS, TransportChoice};
 
@@ -71,8 +73,7 @@ impl Planning {
         }
         let found = self.searched(collective).iter().find(|found| found.algorithm == algorithm);
         if let Some((found, hops)) = found.and_then(|found| Some((found, found.hops?))) {
-            let slot_bytes = self.slots_by_rule(algorithm, collective, block_bytes).0;
-            return self.price_by_hops(hops, slot_bytes, block_bytes) + block_bytes as f64 / found.bytes_s;
+            return self.price_by_hops(found, hops, block_bytes);
         }
         if ranks > if algorithm.starts_all_at_once() { SIMULATED_AT_ONCE_MAX } else { SIMULATED_RANKS_MAX } {
             return self.price_of_many(algorithm, collective, block_bytes);
@@ -97,12 +98,20 @@ impl Planning {
         simulated + work::of_cores(&schedule, block_bytes, options.slot_bytes, self.machine.turns)
     }
 
-    /// Seconds until trees on many channels carry what their links do: a slot goes up and down once.
-    fn price_by_hops(&self, [between, inside]: [u32; 2], slot_bytes: usize, block_bytes: u64) -> f64 {
-        let bytes = (slot_bytes as u64).min(block_bytes) as f64;
+    /// Seconds of trees on many channels, by the hops of a slice up and down, and by what links carry of all slices and of those that
+    /// wait in the other slots before the first has passed.
+    ///
+    /// Source: `docs/measurements/synthesis.md`, within a tenth of simulations of all messages from 16 MiB to 8 GiB.
+    fn price_by_hops(&self, found: &Found, [between, inside]: [u32; 2], block_bytes: u64) -> f64 {
+        let Found { algorithm, bytes_s, .. } = *found;
+        let slot_bytes = self.slots_by_rule(algorithm, Collective::AllReduce, block_bytes).0 as u64;
+        let parts = u64::from(algorithm.parts(Collective::AllReduce, self.machine.ranks));
+        let slice = (slot_bytes * parts).min(block_bytes) as f64;
+        let bytes = slot_bytes.min(block_bytes.div_ceil(parts)) as f64;
         let messages = self.messages();
         let hop = |(alpha, beta): (f64, f64)| alpha + beta * bytes;
-        2.0 * (f64::from(between) * hop(messages.between) + f64::from(inside) * hop(messages.inside))
+        let hops = f64::from(between) * hop(messages.between) + f64::from(inside) * hop(messages.inside);
+        2.0 * hops + (block_bytes as f64 + f64::from(SLOTS - 1) * slice) / bytes_s
     }
 
     /// How a price simulates.
@@ -230,11 +239,18 @@ impl Planning {
         let boxes = self.topology.boxes();
         let largest = boxes.iter().max_by_key(|ranks| ranks.len()).map_or(&[][..], Vec::as_slice);
         let outside: Vec<Rank> = (0..ranks).map(Rank).filter(|rank| !largest.contains(rank)).collect();
-        let first = largest.first().copied().unwrap_or(Rank(0));
-        let far = outside.last().copied().unwrap_or(Rank(ranks - 1));
+        // A rank that has lost its adapter may have no way out of its box, and none into it.
+        let mut routes = Routes::new(&self.topology);
+        let mut has_way =
+            |from: Rank, to: Rank| routes.from(NodeId(from.0), &[NodeId(to.0)]).iter().all(Option::is_some);
+        let mut way_out = |from: Rank| Some((from, *outside.iter().rev().find(|far| has_way(from, **far))?));
+        let any = (Rank(0), Rank(ranks - 1));
+        let (first, far) = largest.iter().find_map(|rank| way_out(*rank)).unwrap_or(any);
         let between = message(&[(first, far)]);
-        let inside = largest.get(1).map_or(between, |near| message(&[(first, *near)]));
-        let pairs: Vec<(Rank, Rank)> = largest.iter().copied().zip(outside.iter().copied().cycle()).collect();
+        let near = largest.iter().find(|rank| **rank != first);
+        let inside = near.map_or(between, |near| message(&[(first, *near)]));
+        let pairs = largest.iter().copied().zip(outside.iter().copied().cycle());
+        let pairs: Vec<(Rank, Rank)> = pairs.filter(|(from, to)| has_way(*from, *to)).collect();
         let crossing = if pairs.len() > 1 { message(&pairs).1 / pairs.len() as f64 } else { between.1 };
         Messages { inside, between, crossing }
     }

@@ -123,6 +123,14 @@ impl Planning {
         sources.iter().any(|source| matches!(source, Source::Rings | Source::FileRings))
     }
 
+    /// In how many slices a piece travels along trees over boxes that are not alike: those of trees along rails.
+    pub(super) fn slices_over_boxes(&self, algorithm: Algorithm) -> Option<u64> {
+        let Algorithm::Imported(of) = algorithm else { return None };
+        let found =
+            self.searched(of.schedule().collective).iter().find(|found| found.algorithm == algorithm)?;
+        found.hops.and(Algorithm::RailTrees { per_box: 1, trees: 1, first: 0 }.slices())
+    }
+
     /// Where an algorithm comes from, if it is one of rings or trees: lists of algorithms name it so.
     pub fn sources(&self, algorithm: Algorithm, collective: Collective) -> Vec<Source> {
         if !algorithm.is_imported() {

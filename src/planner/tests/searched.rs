@@ -80,6 +80,32 @@ fn what_is_found_is_named_by_where_it_comes_from() {
     assert!(none.to_string().contains("found-trees"), "{none}");
 }
 
+/// The machine of this name without an adapter.
+fn without(name: &str, adapter: &str) -> Planning {
+    let text = topology::profile(name).expect("a profile").to_string();
+    let is_gone = |line: &&str| line.split_ascii_whitespace().any(|word| word == adapter);
+    let left: Vec<&str> = text.lines().filter(|line| !is_gone(line)).collect();
+    let damaged = topology::parse(&left.join("\n")).expect("a machine");
+    assert!(left.len() < text.lines().count());
+    Planning::for_topology(&damaged, &Options::default()).expect("a plan")
+}
+
+#[test]
+fn an_adapter_that_is_lost_costs_little_over_any_number_of_boxes() {
+    let collective = Collective::AllReduce;
+    // First and last box: prices take what messages take from ranks that have a way out.
+    for (name, adapter) in [("dgx-h100:2", "nic0.7"), ("dgx-h100:5", "nic0.7"), ("dgx-h100:9", "nic8.0")] {
+        let (whole, damaged) = (planning(name, &Options::default()), without(name, adapter));
+        for bytes in [256 << 20, 8 << 30] {
+            let chosen = damaged.algorithm(collective, bytes).expect("a choice");
+            assert_eq!(damaged.sources(chosen, collective), [Source::Made], "{name}: {chosen}");
+            let best = whole.algorithm(collective, bytes).expect("a choice");
+            let ratio = damaged.price(chosen, collective, bytes) / whole.price(best, collective, bytes);
+            assert!((0.5..1.25).contains(&ratio), "{bytes} bytes on {name}: {ratio}");
+        }
+    }
+}
+
 /// A file with a ring and a chain of these GPUs, and settings that name it.
 fn with_file(gpus: &[u32], name: &str) -> Settings {
     let channel: String = gpus.iter().map(|gpu| format!("<gpu dev=\"{gpu:#x}\"/>\n")).collect();

@@ -16,15 +16,15 @@ use crate::builders::SpanningTree;
 pub(super) fn trees(boxes: &[Inside], each: u32) -> Vec<SpanningTree> {
     let rails = boxes.first().map_or(0, |of| of.doors.len());
     let mut passed = Passed::new(boxes, rails);
+    let mut ends: Vec<Ends> = boxes.iter().map(Ends::new).collect();
     let mut all = Vec::new();
     for number in 0..each as usize * rails {
         let doors: Vec<usize> = (0..boxes.len()).map(|at| passed.door(at, number % rails)).collect();
         let order = passed.order(&doors, number / rails);
         for (place, at) in order.iter().enumerate() {
-            let below = [2 * place + 1, 2 * place + 2].iter().filter(|place| **place < order.len()).count();
-            passed.add(*at, doors[*at], below as u64 + u64::from(place > 0));
+            passed.add(*at, doors[*at], below(&order, place) + u64::from(place > 0));
         }
-        all.push(tree(boxes, &doors, &order));
+        all.push(tree(boxes, &mut ends, &doors, &order));
     }
     all
 }
@@ -73,8 +73,42 @@ impl<'a> Passed<'a> {
     }
 }
 
+/// What ranks of a box receive from others of it, by where they are in its chains.
+struct Ends {
+    is_whole: bool,
+    /// For each rank the chains that it was at an end of. In others it receives a message up and one down; the last rank has none up, and
+    /// the one at the door receives through it what goes down.
+    at_end: Vec<u64>,
+}
+
+impl Ends {
+    fn new(of: &Inside) -> Self {
+        Ends { is_whole: of.doors.iter().all(Option::is_some), at_end: vec![0; of.ranks.len()] }
+    }
+
+    /// The places of a box's ranks from the one at the door on: in turn, and where a door is lacking last the one that received most.
+    fn chain(&mut self, first: usize) -> Vec<usize> {
+        let count = self.at_end.len();
+        let mut chain: Vec<usize> = (0..count).map(|step| (first + step) % count).collect();
+        if !self.is_whole && count > 1 {
+            let busiest = (1..count).rev().min_by_key(|step| self.at_end[chain[*step]]).unwrap_or(count - 1);
+            let last = chain.remove(busiest);
+            chain.push(last);
+        }
+        for end in [chain[0], chain[count - 1]] {
+            self.at_end[end] += 1;
+        }
+        chain
+    }
+}
+
+/// The boxes that hang on the one at a place.
+fn below(order: &[usize], place: usize) -> u64 {
+    (2 * place + 3).min(order.len()).saturating_sub(2 * place + 1) as u64
+}
+
 /// The tree in which the box at place `i` hangs on that at place `(i - 1) / 2`.
-fn tree(boxes: &[Inside], doors: &[usize], order: &[usize]) -> SpanningTree {
+fn tree(boxes: &[Inside], ends: &mut [Ends], doors: &[usize], order: &[usize]) -> SpanningTree {
     let ranks: usize = boxes.iter().map(|of| of.ranks.len()).sum();
     let head = |at: usize| {
         let of = &boxes[at];
@@ -84,12 +118,12 @@ fn tree(boxes: &[Inside], doors: &[usize], order: &[usize]) -> SpanningTree {
     for (place, &at) in order.iter().enumerate() {
         let of = &boxes[at].ranks;
         let first = of.iter().position(|rank| *rank == head(at)).unwrap_or(0);
-        for step in 1..of.len() {
-            let [above, rank] = [step - 1, step].map(|step| of[(first + step) % of.len()]);
-            parents[rank as usize] = Some(Rank(above));
+        let chain = ends[at].chain(first);
+        for pair in chain.windows(2) {
+            parents[of[pair[1]] as usize] = Some(Rank(of[pair[0]]));
         }
         if place > 0 {
-            parents[of[first] as usize] = Some(Rank(head(order[(place - 1) / 2])));
+            parents[of[chain[0]] as usize] = Some(Rank(head(order[(place - 1) / 2])));
         }
     }
     SpanningTree { parents, share: 1 }

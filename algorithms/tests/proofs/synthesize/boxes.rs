@@ -1,8 +1,11 @@
 //! Trees along rails: what leaves a box limits them, also where a box lacks an adapter, a GPU or a link.
 
 use consort_algorithms::bounds::Ratio;
-use consort_algorithms::synthesize::boxes::{Boxed, Options, all_gather, all_reduce, frontier};
-use consort_algorithms::synthesize::rate;
+use consort_algorithms::bounds::{self, bound};
+use consort_algorithms::synthesize::boxes::{
+    Boxed, Options, all_gather, all_reduce, chained, frontier, rails_of_unlike,
+};
+use consort_algorithms::synthesize::{offer_over_boxes, rate};
 use consort_algorithms::{Collective, whole};
 
 use super::{fabric, prove, without};
@@ -82,6 +85,42 @@ fn a_box_that_lacks_something_costs_a_few_parts_in_a_hundred() {
             prove(&found.schedule(), name);
         }
     }
+}
+
+#[test]
+fn trees_on_many_channels_are_near_the_bound_where_boxes_are_not_alike() {
+    for (name, gone, least) in [
+        ("dgx-h100:2", &["nic0.7"][..], 0.90),
+        ("dgx-h100:3", &["nic0.7"], 0.90),
+        ("dgx-h100:3", &["r9"], 0.90),
+        ("dgx-h100:4", &["r9", "nic1.1"], 0.90),
+        ("dgx-h100:4", &["r7/nvswitch0"], 0.90),
+        ("dgx-h100:8", &["nic0.7"], 0.94),
+        ("dgx-h100:16", &["nic0.7"], 0.94),
+    ] {
+        let topology = without(&fabric(name), gone);
+        let what = format!("{name} without {gone:?}");
+        assert!(rails_of_unlike(&topology).is_some(), "{what}");
+        let found = chained(&topology, 16).unwrap_or_else(|| panic!("{what}: nothing"));
+        assert_eq!(rate(&found.schedule, &topology).expect("routes"), Some(found.rate), "{what}");
+        let bound = bound(&topology, Collective::AllReduce, &bounds::Options::default()).expect("a bound");
+        let share = found.rate.value() / bound.rate.value();
+        assert!((least..1.0 + 1e-9).contains(&share), "{what}: {share}");
+        if topology.ranks() <= 32 {
+            prove(&chained(&topology, 4).expect("trees").schedule, &what);
+        }
+    }
+}
+
+#[test]
+fn only_boxes_that_are_not_alike_have_an_offer_over_boxes() {
+    let whole = fabric("dgx-h100:4");
+    assert_eq!(offer_over_boxes(&whole, Collective::AllReduce), None);
+    let damaged = without(&whole, &["nic0.7"]);
+    assert_eq!(offer_over_boxes(&damaged, Collective::AllGather), None);
+    let offer = offer_over_boxes(&damaged, Collective::AllReduce).expect("an offer");
+    assert_eq!((offer.hops, offer.schedule.partition.parts), (Some([2, 7]), 128));
+    assert_eq!(Some(&offer), offer_over_boxes(&damaged, Collective::AllReduce).as_ref(), "again");
 }
 
 #[test]
