@@ -452,7 +452,8 @@ impl Planning {
     pub(crate) fn is_wide(&self, algorithm: Algorithm) -> bool {
         // Where there are few ranks no algorithm has many peers.
         let few = self.machine.sockets && self.machine.ranks <= MESSAGE_RANKS_FEW;
-        algorithm.has_many_peers() && !few && !self.is_found_ring(algorithm) && !algorithm.is_along_rails()
+        let is_few_channels = algorithm.is_along_rails() && !algorithm.is_on_many_channels();
+        algorithm.has_many_peers() && !few && !self.is_found_ring(algorithm) && !is_few_channels
     }
 
     /// Whether the cores of one host move everything.

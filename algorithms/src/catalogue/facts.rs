@@ -117,6 +117,11 @@ impl Algorithm {
         matches!(self, Algorithm::Rails { .. } | Algorithm::RailTrees { .. } | Algorithm::Switched { .. })
     }
 
+    /// Whether it has so many trees along each rail that long slots of all of them would take a gigabyte.
+    pub const fn is_on_many_channels(self) -> bool {
+        matches!(self, Algorithm::RailTrees { trees, .. } if trees > 4)
+    }
+
     /// In how many slices a piece travels, as far as slots are long enough, where the algorithm says it: one where the pieces
     /// are many; more where a pipeline of some ten hops is to be full for half of the time at least.
     pub const fn slices(self) -> Option<u64> {
