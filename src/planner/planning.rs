@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use consort_algorithms::catalogue::{self, Algorithm, Shape};
 use consort_algorithms::hardware::exchange::Graphs as FileGraphs;
+use consort_algorithms::synthesize::boxes;
 use consort_algorithms::topology::{self, Topology};
 use consort_algorithms::{Collective, LowerOptions, Plan, lower_all, passes, verify};
 
@@ -129,7 +130,10 @@ impl Planning {
         // A route takes one link, and equal wires side by side are striped over.
         let topology = topology.bundled();
         let per_box = even_boxes(&topology);
-        let rails = if is_named && !machine.sockets { rails::rails_of(&topology) } else { 0 };
+        // Prices over many boxes are those of the first ones, and the others' ranks may have no way along their rails.
+        let is_regular = || boxes::rails_of_unlike(&topology).is_none();
+        let has_rails = is_named && !machine.sockets && is_regular();
+        let rails = if has_rails { rails::rails_of(&topology) } else { 0 };
         let is_switched = rails > 0 && topology.aggregators().count() == topology.boxes().len();
         let invariant = preferences.determinism == Determinism::Invariant;
         let Settings { channels, bidirectional, .. } = *settings;

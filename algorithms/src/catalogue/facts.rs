@@ -154,12 +154,14 @@ impl Algorithm {
             Algorithm::Hierarchical { per_box }
             | Algorithm::BoxTree { per_box }
             | Algorithm::TwoLevel { per_box } => u64::from(per_box),
-            // Different for all that one box size has, up to 15 channels or 7 trees from each of 16 ranks.
+            // Different for all that one box size has: up to 15 channels, or trees by powers of two up to 128 from each of 16 ranks.
             Algorithm::Rails { per_box, channels } | Algorithm::Switched { per_box, channels } => {
                 u64::from(per_box) << PARAMETER_BITS | u64::from(channels)
             }
             Algorithm::RailTrees { per_box, trees, first } => {
-                u64::from(per_box) << PARAMETER_BITS | u64::from(first) << 3 | u64::from(trees)
+                u64::from(per_box) << PARAMETER_BITS
+                    | u64::from(first) << 3
+                    | u64::from(trees.checked_ilog2().unwrap_or(0))
             }
             Algorithm::BlueConnect { dimensions } => {
                 dimensions.iter().fold(0, |word, along| word << 16 | u64::from(*along))

@@ -1,7 +1,7 @@
 //! What is made for a machine, as candidates of a planner.
 //!
 //! Invariant: an offer's schedule is named by what it is, so that one name means one schedule in every process; all its messages
-//! can be proved and simulated in time. Absent: prices.
+//! can be proved in time, and simulated but those of an offer over boxes. Absent: prices.
 
 use super::{boxes, exchange, greedy, packing, rate, rooted, trees};
 use crate::bounds::Ratio;
@@ -14,7 +14,9 @@ use crate::{Collective, Rank, Schedule};
 pub const MESSAGES_MAX: usize = 1 << 14;
 /// The same of trees over boxes, each of which is proved by itself: 1,024 ranks with eight rails and the most trees.
 const MESSAGES_OVER_BOXES_MAX: usize = 1 << 18;
-/// Trees along each rail, the most first: over eight `dgx-h100` with 4, 8 and 16 an all-reduce of 8 GiB takes 77, 48 and 42 ms.
+/// The most trees of all rails: each rank has four mailboxes or more for each.
+const TREES_MAX: u32 = 128;
+/// Trees along each rail, the most first: over eight whole `dgx-h100` with 4, 8 and 16 of these an all-reduce of 8 GiB takes 77, 48 and 42 ms.
 const TREES_OF_RAIL: [u32; 4] = [16, 8, 4, 2];
 /// The most channels of an offer: each needs slots of its own.
 const CHANNELS_MAX: u16 = 16;
@@ -82,12 +84,18 @@ pub fn offers(topology: &Topology, collective: Collective, root: Rank) -> Vec<Of
 /// The all-reduce over the boxes of a machine that are not all alike, which no regular schedule fits: by as many trees along each
 /// rail as can be proved in time. None for other machines and collectives.
 pub fn offer_over_boxes(topology: &Topology, collective: Collective) -> Option<Offer> {
-    if collective != Collective::AllReduce || topology.boxes().len() as u32 == topology.ranks() {
+    // With one rail and fewest trees.
+    let is_long = 2 * 2 * topology.ranks() as usize > MESSAGES_OVER_BOXES_MAX;
+    if collective != Collective::AllReduce || is_long || topology.boxes().len() as u32 == topology.ranks() {
         return None;
     }
     let rails = boxes::rails_of_unlike(topology)?;
     let of_one = 2 * topology.ranks() as usize * rails as usize;
-    let each = TREES_OF_RAIL.into_iter().find(|each| *each as usize * of_one <= MESSAGES_OVER_BOXES_MAX)?;
+    let fits = |each: &u32| {
+        *each as usize * of_one <= MESSAGES_OVER_BOXES_MAX
+            && *each <= TREES_MAX.checked_div(rails).unwrap_or(0)
+    };
+    let each = TREES_OF_RAIL.into_iter().find(fits)?;
     let boxes::Chained { schedule, rate, hops } = boxes::chained(topology, each)?;
     let schedule = named("chains", hash(&schedule), schedule);
     Some(Offer { schedule, rate, is_deep: true, hops: Some(hops) })

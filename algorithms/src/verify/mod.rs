@@ -84,7 +84,7 @@ struct Decided {
     steps: usize,
 }
 
-/// The proof; where direct neighbours do not show it, of more lanes than `whole_lanes_max` by what lanes relay before whole clocks.
+/// Tries what neighbours hear directly, then what lanes relay, then whole clocks; the second only of more lanes than `whole_lanes_max`.
 fn decide(plans: &[Plan], whole_lanes_max: usize) -> Result<Decided, Refusal> {
     let program = compile::compile(plans)?;
     let is_open = |decided: &Result<Decided, Refusal>| {

@@ -164,6 +164,14 @@ impl Restriction {
         self.rule(collective).is_none_or(|rule| rule.says(family, sources) != rule.exclude)
     }
 
+    /// Whether `collective` may use something that comes from `source`.
+    pub fn allows_source(&self, collective: Collective, source: Source) -> bool {
+        self.rule(collective).is_none_or(|rule| {
+            let is_named = rule.words.iter().any(|word| matches!(word, Word::Source(of) if *of == source));
+            is_named != rule.exclude
+        })
+    }
+
     /// Whether `family`, which comes from `sources`, is among those that alone are left for `collective`.
     pub fn names(&self, collective: Collective, family: Family, sources: &[Source]) -> bool {
         self.rule(collective).is_some_and(|rule| !rule.exclude && rule.says(family, sources))

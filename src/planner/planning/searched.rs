@@ -15,7 +15,7 @@ use consort_algorithms::topology::Topology;
 use consort_algorithms::{Collective, LowerOptions, Rank, Schedule};
 
 use super::Planning;
-use consort_settings::options::{SLOTS, Source};
+use consort_settings::options::{Determinism, SLOTS, Source};
 
 /// The most ranks for which what is found is offered: all its messages are simulated and proved.
 const RANKS_MAX: u32 = 32;
@@ -125,10 +125,15 @@ impl Planning {
 
     /// In how many slices a piece travels along trees over boxes that are not alike: those of trees along rails.
     pub(super) fn slices_over_boxes(&self, algorithm: Algorithm) -> Option<u64> {
-        let Algorithm::Imported(of) = algorithm else { return None };
-        let found =
-            self.searched(of.schedule().collective).iter().find(|found| found.algorithm == algorithm)?;
-        found.hops.and(Algorithm::RailTrees { per_box: 1, trees: 1, first: 0 }.slices())
+        let rail_trees = Algorithm::RailTrees { per_box: 1, trees: 1, first: 0 };
+        if self.is_over_boxes(algorithm) { rail_trees.slices() } else { None }
+    }
+
+    /// Whether it is trees over boxes that are not alike.
+    pub(in super::super) fn is_over_boxes(&self, algorithm: Algorithm) -> bool {
+        let Algorithm::Imported(of) = algorithm else { return false };
+        let found = self.searched(of.schedule().collective).iter().find(|found| found.algorithm == algorithm);
+        found.is_some_and(|found| found.hops.is_some())
     }
 
     /// Where an algorithm comes from, if it is one of rings or trees: lists of algorithms name it so.
@@ -182,7 +187,10 @@ impl Planning {
 
     /// The schedule that is made for boxes that are not all alike, where a setting names the machine. Any number of ranks may have it.
     fn over_boxes(&self, collective: Collective) -> Option<Found> {
-        if !self.is_named || !moves_by_links(&self.topology) || self.machine.sockets {
+        // Many messages are proved only for what may be chosen.
+        let is_free = self.preferences.determinism != Determinism::Invariant
+            && self.preferences.restriction.allows_source(collective, Source::Made);
+        if !self.is_named || !is_free || !moves_by_links(&self.topology) || self.machine.sockets {
             return None;
         }
         found_of((0, synthesize::offer_over_boxes(&self.topology, collective)?))

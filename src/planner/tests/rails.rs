@@ -116,7 +116,7 @@ fn words_of_what_a_box_has_are_different() {
     let mut words = std::collections::BTreeSet::new();
     let per_box = 8;
     let rails = [1, 4, 16].map(|channels| Algorithm::Rails { per_box, channels });
-    let trees = [1, 2, 4]
+    let trees = [1, 2, 4, 16]
         .into_iter()
         .flat_map(|trees| (0..per_box).map(move |first| Algorithm::RailTrees { per_box, trees, first }));
     for algorithm in rails.into_iter().chain(trees) {

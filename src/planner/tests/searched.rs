@@ -97,6 +97,8 @@ fn an_adapter_that_is_lost_costs_little_over_any_number_of_boxes() {
     for (name, adapter) in [("dgx-h100:2", "nic0.7"), ("dgx-h100:5", "nic0.7"), ("dgx-h100:9", "nic8.0")] {
         let (whole, damaged) = (planning(name, &Options::default()), without(name, adapter));
         for bytes in [256 << 20, 8 << 30] {
+            let along = |algorithm: &Algorithm| algorithm.is_along_rails();
+            assert!(!damaged.candidates(collective).expect("candidates").iter().any(along), "{name}");
             let chosen = damaged.algorithm(collective, bytes).expect("a choice");
             assert_eq!(damaged.sources(chosen, collective), [Source::Made], "{name}: {chosen}");
             let best = whole.algorithm(collective, bytes).expect("a choice");

@@ -1,10 +1,11 @@
 //! Trees over boxes as many channels take them: some along each rail, with chains inside of the boxes.
 //!
 //! A tree over boxes is binary, and boxes whose doors have passed least are nearest to its root, so that a box that lacks a door,
-//! whose other doors have more to pass, is a leaf more often. In a box the values go from rank to rank to the one at the door, so that
-//! none folds more than one arriving value a slice and tree: what ranks and not doors limit is then as even as it can be.
+//! whose other doors have more to pass, is a leaf more often. In a box values go from rank to rank to the one at the door, so that no rank
+//! folds more than one arriving value of its box a slice and tree.
 //!
-//! Source: as of [`rail_trees`](crate::builders::rail_trees), for boxes that lack nothing.
+//! Source: P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel
+//! Computing 35 (2009), for trees whose inner nodes differ; which box is where in a tree is balanced here by what its doors have passed.
 //!
 //! Invariant: all trees have the same share. Absent: links inside of boxes that are narrower than others.
 
@@ -69,7 +70,8 @@ impl<'a> Passed<'a> {
     fn add(&mut self, at: usize, door: usize, pieces: u64) {
         let capacity = self.boxes[at].doors[door].map_or(1, |door| door.capacity).max(1);
         let each = u128::from(UNIT) * u128::from(self.widest) / u128::from(capacity);
-        self.busy[at][door] += pieces * each as u64;
+        let busy = &mut self.busy[at][door];
+        *busy = busy.saturating_add(pieces.saturating_mul(u64::try_from(each).unwrap_or(u64::MAX)));
     }
 }
 

@@ -22,8 +22,8 @@ mod reduce;
 use super::rate::rate_of_trees;
 use crate::bounds::{self, Ratio, bound};
 use crate::builders::{Rails, SpanningTree, spanning_trees};
-use crate::topology::Topology;
-use crate::{Collective, Schedule};
+use crate::topology::{NodeId, Topology};
+use crate::{Collective, Rank, Schedule};
 
 /// What bounds the making of schedules over boxes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -137,6 +137,10 @@ pub struct Chained {
 
 /// The all-reduce by `each` trees along every rail over the boxes of a machine, as many channels side by side take it; none where
 /// there are fewer than two boxes, or where one has no way out.
+///
+/// # Panics
+///
+/// When all trees together are more than 32,767.
 pub fn chained(topology: &Topology, each: u32) -> Option<Chained> {
     let topology = &topology.bundled();
     let boxes = rails::rails(topology)?;
@@ -150,11 +154,33 @@ pub fn chained(topology: &Topology, each: u32) -> Option<Chained> {
 /// The number of rails of a machine whose boxes are not all alike: one has another number of ranks, or lacks a door; none of
 /// other machines.
 pub fn rails_of_unlike(topology: &Topology) -> Option<u32> {
+    if look_alike(topology) {
+        return None;
+    }
     let boxes = rails::rails(&topology.bundled())?;
     let first = boxes.first()?;
     let is_like =
         |of: &rails::Inside| of.ranks.len() == first.ranks.len() && of.doors.iter().all(Option::is_some);
     (!boxes.iter().all(is_like)).then_some(first.doors.len() as u32)
+}
+
+/// Whether the ranks of all boxes have as many links, to nodes with as many: no way has to be looked for where that is so.
+fn look_alike(topology: &Topology) -> bool {
+    let mut to: Vec<Vec<NodeId>> = vec![Vec::new(); topology.nodes().len()];
+    topology.links().iter().for_each(|link| to[link.from.index()].push(link.to));
+    let of_rank = |rank: &Rank| {
+        let mut counts: Vec<usize> = to[rank.index()].iter().map(|near| to[near.index()].len()).collect();
+        counts.sort_unstable();
+        counts
+    };
+    let of_box = |ranks: &Vec<Rank>| {
+        let mut all: Vec<Vec<usize>> = ranks.iter().map(of_rank).collect();
+        all.sort_unstable();
+        all
+    };
+    let boxes = topology.boxes();
+    let Some(first) = boxes.first().map(of_box) else { return true };
+    boxes.iter().all(|of| of_box(of) == first)
 }
 
 /// The all-gather over the equal boxes of a machine, whose ranks are numbered box by box; none where boxes differ, or
