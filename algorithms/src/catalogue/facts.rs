@@ -117,7 +117,7 @@ impl Algorithm {
         matches!(self, Algorithm::Rails { .. } | Algorithm::RailTrees { .. } | Algorithm::Switched { .. })
     }
 
-    /// Whether it has so many trees along each rail that long slots of all of them would take a gigabyte.
+    /// Whether its trees along each rail are more than four: long slots of all of them would take a gigabyte.
     pub const fn is_on_many_channels(self) -> bool {
         matches!(self, Algorithm::RailTrees { trees, .. } if trees > 4)
     }

@@ -12,7 +12,7 @@ use crate::{Collective, Rank, Schedule};
 
 /// The most messages of an offer: all of them are proved.
 pub const MESSAGES_MAX: usize = 1 << 14;
-/// The same of trees over boxes, each of which is proved by itself: 1,024 ranks with eight rails and the most trees.
+/// The same of trees over boxes, each proved by itself: 1,024 ranks with eight rails and the most trees.
 const MESSAGES_OVER_BOXES_MAX: usize = 1 << 18;
 /// The most trees of all rails: each rank has four mailboxes or more for each.
 const TREES_MAX: u32 = 128;
