@@ -28,6 +28,7 @@ pub mod plan;
 mod regular;
 mod schedule;
 pub mod search;
+mod sets;
 pub mod simulate;
 pub mod synthesize;
 pub mod topology;

@@ -122,8 +122,8 @@ impl Asked<'_> {
         let ranks = self.planning.ranks_of(collective);
         let named = self.call.algorithm.filter(|of| of.is_defined(collective, ranks));
         // What runs along rails has no price over these carriers.
-        let is_priced = |of: &Algorithm| !of.is_along_rails() && !self.planning.is_over_boxes(*of);
-        let all_of_planning = self.planning.all(collective).into_iter().filter(is_priced);
+        let all_of_planning = self.planning.all_but_over_boxes(collective).into_iter();
+        let all_of_planning = all_of_planning.filter(|of| !of.is_along_rails());
         for algorithm in self.usual().chain(all_of_planning).chain(named) {
             let way = (carrier, self.beginning(algorithm));
             if !all.contains(&way) {

@@ -225,6 +225,13 @@ impl Planning {
     /// The algorithms of the catalogue, of imported schedules and of what was found on the machine, that are defined for `collective` and
     /// worth a price.
     pub(super) fn all(&self, collective: Collective) -> Vec<Algorithm> {
+        let mut all = self.all_but_over_boxes(collective);
+        all.extend(self.over_boxes(collective).map(|found| found.algorithm));
+        all
+    }
+
+    /// The same without what is over boxes that are not alike, which only calls on host memory have a price for.
+    pub(super) fn all_but_over_boxes(&self, collective: Collective) -> Vec<Algorithm> {
         let ranks = self.ranks_of(collective);
         let mut all = catalogue::candidates(collective, ranks, &self.shape);
         let imported = self.preferences.schedules.iter().map(|of| Algorithm::Imported(*of));

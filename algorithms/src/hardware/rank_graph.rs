@@ -10,6 +10,7 @@ use std::error::Error;
 use std::fmt;
 
 use super::{Hardware, LinkId, LinkKind, NodeId, NodeKind, PathKind, Paths, Rates};
+use crate::sets::Sets;
 use crate::topology::{self, Costs, Topology};
 
 /// Which links the graph has.
@@ -58,28 +59,6 @@ fn none<T>(reason: impl Into<String>, remedy: &str) -> Result<T, NoRankGraph> {
 /// What a message costs a GPU; the figures of [`topology::dgx_a100`].
 const COSTS: Costs =
     Costs { send_ns: 1000, receive_ns: 1000, reduce_ns_per_byte: 0.001, copy_ns_per_byte: 0.0005, lanes: 0 };
-
-/// Sets that grow together.
-struct Sets(Vec<usize>);
-
-impl Sets {
-    fn new(count: usize) -> Sets {
-        Sets((0..count).collect())
-    }
-
-    fn root(&mut self, mut at: usize) -> usize {
-        while self.0[at] != at {
-            self.0[at] = self.0[self.0[at]];
-            at = self.0[at];
-        }
-        at
-    }
-
-    fn join(&mut self, one: usize, other: usize) {
-        let (one, other) = (self.root(one), self.root(other));
-        self.0[one.max(other)] = one.min(other);
-    }
-}
 
 impl Hardware {
     /// The graph of `gpus`, in their order.

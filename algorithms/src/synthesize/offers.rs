@@ -82,11 +82,11 @@ pub fn offers(topology: &Topology, collective: Collective, root: Rank) -> Vec<Of
 }
 
 /// The all-reduce over the boxes of a machine that are not all alike, which no regular schedule fits: by as many trees along each
-/// rail as can be proved in time. None for other machines and collectives.
-pub fn offer_over_boxes(topology: &Topology, collective: Collective) -> Option<Offer> {
+/// rail as can be proved in time. None for other machines.
+pub fn offer_over_boxes(topology: &Topology) -> Option<Offer> {
     // With one rail and fewest trees.
     let is_long = 2 * 2 * topology.ranks() as usize > MESSAGES_OVER_BOXES_MAX;
-    if collective != Collective::AllReduce || is_long || topology.boxes().len() as u32 == topology.ranks() {
+    if is_long || topology.boxes().len() as u32 == topology.ranks() {
         return None;
     }
     let rails = boxes::rails_of_unlike(topology)?;

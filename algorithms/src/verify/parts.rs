@@ -15,6 +15,7 @@ use super::expression::Bracket;
 use super::program::operands_exist;
 use super::{Decided, Proof, hash_of_brackets};
 use crate::plan::{CounterUse, Extent, Lane, Operand, Position, Region, RegionUse, Step};
+use crate::sets::Sets;
 use crate::{Channel, Chunk, Collective, Plan};
 
 /// The most pieces, and so the most programs: a table of them for each.
@@ -77,7 +78,8 @@ impl<'a> Programs<'a> {
         }
         let channels = plans.iter().flat_map(channels_of).map(|channel| usize::from(channel.0) + 1).max()?;
         let parts = first.partition.parts as usize;
-        let mut joined = Joined((0..parts + channels).collect());
+        // Pieces and, behind them, channels.
+        let mut joined = Sets::new(parts + channels);
         let mut names: Vec<Vec<usize>> = Vec::with_capacity(plans.len());
         for plan in plans {
             names.push(join_lanes(plan, parts, &mut joined)?);
@@ -149,28 +151,9 @@ fn channels_of(plan: &Plan) -> impl Iterator<Item = Channel> {
     plan.regions.iter().filter_map(|used| channel_of(used.region)).chain(of_counters)
 }
 
-/// Names of pieces and, behind them, of channels, as far as lanes join them.
-struct Joined(Vec<usize>);
-
-impl Joined {
-    fn root(&mut self, name: usize) -> usize {
-        let mut at = name;
-        while self.0[at] != at {
-            self.0[at] = self.0[self.0[at]];
-            at = self.0[at];
-        }
-        at
-    }
-
-    fn join(&mut self, one: usize, other: usize) {
-        let (one, other) = (self.root(one), self.root(other));
-        self.0[one.max(other)] = one.min(other);
-    }
-}
-
 /// Joins what each lane of a plan names, and lanes by their scratch places; one name for each lane, none where one names nothing
 /// or what there is not.
-fn join_lanes(plan: &Plan, parts: usize, joined: &mut Joined) -> Option<Vec<usize>> {
+fn join_lanes(plan: &Plan, parts: usize, joined: &mut Sets) -> Option<Vec<usize>> {
     let mut of_scratch: Vec<Option<usize>> = vec![None; plan.scratch as usize];
     let mut names = Vec::with_capacity(plan.lanes.len());
     for lane in &plan.lanes {
@@ -179,7 +162,7 @@ fn join_lanes(plan: &Plan, parts: usize, joined: &mut Joined) -> Option<Vec<usiz
             let mut is_known = true;
             each_name(plan, parts, step, &mut |found| {
                 let found = match found {
-                    Named::Name(found) if found < joined.0.len() => Some(found),
+                    Named::Name(found) if found < joined.len() => Some(found),
                     Named::Scratch(place) => match of_scratch.get_mut(place as usize) {
                         // A lane that names nothing else before has no name to give.
                         Some(known) => known.or(name).inspect(|name| *known = Some(*name)),
@@ -359,6 +342,7 @@ mod tests {
     use crate::builders::{RailTrees, binomial, rail_trees, tree};
     use crate::plan::Action;
     use crate::{LowerOptions, Schedule, lower_all, passes};
+    use consort_testing::Random;
 
     fn plans(schedule: &Schedule) -> Vec<Plan> {
         lower_all(schedule, &LowerOptions { slots: 4 }).expect("it lowers")
@@ -402,14 +386,8 @@ mod tests {
 
     #[test]
     fn damaged_plans_are_refused_as_by_the_whole() {
-        let seed = std::env::var("CONSORT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5eed);
-        println!("CONSORT_SEED={seed}");
-        let mut state: u64 = seed;
-        // Constants of D. E. Knuth's MMIX.
-        let mut below = |bound: usize| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) as usize % bound
-        };
+        let mut random = Random::announced("damaged plans, by parts");
+        let mut below = |bound: usize| random.below(bound);
         let whole = [trees(Collective::AllReduce, 3, 2, 2), trees(Collective::Reduce, 4, 2, 1)];
         let (mut refused, mut proved) = (0, 0);
         for _ in 0..1500 {

@@ -160,6 +160,7 @@ mod tests {
     use crate::builders::{RailTrees, box_tree, rail_trees, tree};
     use crate::plan::Action;
     use crate::{Collective, LowerOptions, Plan, Schedule, lower_all};
+    use consort_testing::Random;
 
     fn plans(schedule: &Schedule) -> Vec<Plan> {
         lower_all(schedule, &LowerOptions { slots: 4 }).expect("it lowers")
@@ -190,14 +191,8 @@ mod tests {
 
     #[test]
     fn damaged_plans_are_refused_where_whole_clocks_refuse_them() {
-        let seed = std::env::var("CONSORT_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5eed);
-        println!("CONSORT_SEED={seed}");
-        let mut state: u64 = seed;
-        // Constants of D. E. Knuth's MMIX.
-        let mut below = |bound: usize| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) as usize % bound
-        };
+        let mut random = Random::announced("damaged plans, relayed");
+        let mut below = |bound: usize| random.below(bound);
         let whole = [trees(3, 2, 2), plans(&tree(Collective::AllReduce, 7)), plans(&box_tree(3, 3))];
         for plans in &whole {
             assert_eq!(decided::<Relayed>(plans), decided::<Vectors>(plans));

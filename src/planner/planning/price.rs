@@ -71,7 +71,7 @@ impl Planning {
         if let Some(seconds) = self.price_along_rails(algorithm, collective, block_bytes) {
             return seconds;
         }
-        let found = self.searched(collective).iter().find(|found| found.algorithm == algorithm);
+        let found = self.found(algorithm, collective);
         if let Some((found, hops)) = found.and_then(|found| Some((found, found.hops?))) {
             return self.price_by_hops(found, hops, block_bytes);
         }

@@ -40,6 +40,8 @@ pub(super) struct Searched {
     /// Those of the file; or why it has none for these ranks.
     given: OnceLock<Result<(Rings, Trees), String>>,
     algorithms: [OnceLock<Vec<Found>>; Collective::ALL.len()],
+    /// The all-reduce over boxes that are not all alike.
+    over_boxes: OnceLock<Option<Found>>,
     /// For other roots than rank 0.
     turned: Mutex<HashMap<(Algorithm, u32), Algorithm>>,
 }
@@ -112,7 +114,7 @@ impl Planning {
     /// Whether this algorithm is one of the machine's rings or trees. Its name says what it is to this process alone: a tuning table
     /// cannot hold it.
     pub fn is_searched(&self, algorithm: Algorithm, collective: Collective) -> bool {
-        algorithm.is_imported() && self.searched(collective).iter().any(|found| found.algorithm == algorithm)
+        algorithm.is_imported() && self.known(collective).any(|found| found.algorithm == algorithm)
     }
 
     /// Whether an algorithm is rings of the machine or of a file. Their slots are as long as those of one ring, and their pieces
@@ -125,15 +127,8 @@ impl Planning {
 
     /// In how many slices a piece travels along trees over boxes that are not alike: those of trees along rails.
     pub(super) fn slices_over_boxes(&self, algorithm: Algorithm) -> Option<u64> {
-        let rail_trees = Algorithm::RailTrees { per_box: 1, trees: 1, first: 0 };
-        if self.is_over_boxes(algorithm) { rail_trees.slices() } else { None }
-    }
-
-    /// Whether it is trees over boxes that are not alike.
-    pub(in super::super) fn is_over_boxes(&self, algorithm: Algorithm) -> bool {
-        let Algorithm::Imported(of) = algorithm else { return false };
-        let found = self.searched(of.schedule().collective).iter().find(|found| found.algorithm == algorithm);
-        found.is_some_and(|found| found.hops.is_some())
+        let known = self.searched.over_boxes.get()?.as_ref().filter(|found| found.algorithm == algorithm);
+        known.and(Algorithm::RailTrees { per_box: 1, trees: 1, first: 0 }.slices())
     }
 
     /// Where an algorithm comes from, if it is one of rings or trees: lists of algorithms name it so.
@@ -141,7 +136,7 @@ impl Planning {
         if !algorithm.is_imported() {
             return Vec::new();
         }
-        let found = self.searched(collective).iter().filter(|found| found.algorithm == algorithm);
+        let found = self.known(collective).filter(|found| found.algorithm == algorithm);
         found.map(|found| found.source).collect()
     }
 
@@ -151,10 +146,10 @@ impl Planning {
         let Some(number) = collective.number().filter(|_| collective != Collective::SendReceive) else {
             return &[];
         };
+        if !(2..=RANKS_MAX).contains(&self.machine.ranks) {
+            return &[];
+        }
         self.searched.algorithms[number].get_or_init(|| {
-            if !(2..=RANKS_MAX).contains(&self.machine.ranks) {
-                return self.over_boxes(collective).into_iter().collect();
-            }
             let found = |source: Source| {
                 let channels = self.channels_of(source, collective)?;
                 let is_of_file = matches!(source, Source::FileRings | Source::FileTrees);
@@ -182,18 +177,32 @@ impl Planning {
             return Vec::new();
         }
         let offers = synthesize::offers(&self.topology, collective, Rank(0)).into_iter().enumerate();
-        offers.filter_map(found_of).chain(self.over_boxes(collective)).collect()
+        offers.filter_map(found_of).collect()
     }
 
-    /// The schedule that is made for boxes that are not all alike, where a setting names the machine. Any number of ranks may have it.
-    fn over_boxes(&self, collective: Collective) -> Option<Found> {
+    /// The schedule that is made for boxes that are not all alike, where a setting names the machine, whatever the number of ranks.
+    pub(super) fn over_boxes(&self, collective: Collective) -> Option<&Found> {
         // Many messages are proved only for what may be chosen.
         let is_free = self.preferences.determinism != Determinism::Invariant
             && self.preferences.restriction.allows_source(collective, Source::Made);
-        if !self.is_named || !is_free || !moves_by_links(&self.topology) || self.machine.sockets {
+        let is_wired = self.is_named && moves_by_links(&self.topology) && !self.machine.sockets;
+        if collective != Collective::AllReduce || !is_free || !is_wired {
             return None;
         }
-        found_of((0, synthesize::offer_over_boxes(&self.topology, collective)?))
+        let make = || found_of((0, synthesize::offer_over_boxes(&self.topology)?));
+        self.searched.over_boxes.get_or_init(make).as_ref()
+    }
+
+    /// What was found and made for `collective`, without making what is over boxes: an algorithm can be that only where it was made.
+    fn known(&self, collective: Collective) -> impl Iterator<Item = &Found> {
+        let is_one = collective == Collective::AllReduce;
+        let over_boxes = self.searched.over_boxes.get().filter(|_| is_one).and_then(Option::as_ref);
+        self.searched(collective).iter().chain(over_boxes)
+    }
+
+    /// What is known of an algorithm that was found or made.
+    pub(super) fn found(&self, algorithm: Algorithm, collective: Collective) -> Option<&Found> {
+        self.known(collective).find(|found| found.algorithm == algorithm)
     }
 
     fn channels_of(&self, source: Source, collective: Collective) -> Option<Channels<'_>> {
@@ -248,8 +257,7 @@ impl Planning {
         if !algorithm.is_imported() {
             return None;
         }
-        let found = self.searched(collective).iter().find(|found| found.algorithm == algorithm)?;
-        Some(found.bytes_s)
+        self.found(algorithm, collective).map(|found| found.bytes_s)
     }
 
     /// Why rings and trees of a file are no candidates, if there is a file.
@@ -278,8 +286,7 @@ impl Planning {
         if root == 0 {
             return algorithm;
         }
-        let known = |found: &&Found| found.algorithm == algorithm;
-        let Some(found) = self.searched(collective).iter().find(known) else { return algorithm };
+        let Some(found) = self.found(algorithm, collective) else { return algorithm };
         let memory = || self.searched.turned.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(turned) = memory().get(&(algorithm, root)) {
             return *turned;

@@ -140,6 +140,7 @@ const FLOORS: [(&str, &[&str]); 15] = [
             "schedule",
             "lengths",
             "numbers",
+            "sets",
             "plan",
             "passes",
             "regular",

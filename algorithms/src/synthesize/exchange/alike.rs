@@ -11,6 +11,7 @@
 
 use super::grid::Grid;
 use super::hops::{Hop, Hops, Wires};
+use crate::sets::Sets;
 
 /// The hops of rank 0 that stand for all, with the grid along which they are turned; none where ranks differ.
 pub(super) fn alike(ranks: u32, all: &[Hop], wires: &Wires) -> Option<(Grid, Hops)> {
@@ -49,15 +50,15 @@ fn of_grid(ranks: u32, direct: &[Option<&Hop>], wires: &Wires, grid: &Grid) -> O
             _ => return None,
         }
     }
-    let mut classes = Classes((0..wires.capacity.len() as u32).collect());
+    let mut classes = Sets::new(wires.capacity.len());
     for copies in &steps {
         for at in 0..copies[0].wires.len() {
-            copies.iter().for_each(|hop| classes.join(copies[0].wires[at], hop.wires[at]));
+            copies.iter().for_each(|hop| classes.join(copies[0].wires[at] as usize, hop.wires[at] as usize));
         }
     }
     let mut size = vec![0u32; wires.capacity.len()];
-    for (wire, capacity) in (0..).zip(&wires.capacity) {
-        let class = classes.of(wire) as usize;
+    for (wire, capacity) in wires.capacity.iter().enumerate() {
+        let class = classes.root(wire);
         if *capacity != wires.capacity[class] {
             return None;
         }
@@ -68,7 +69,8 @@ fn of_grid(ranks: u32, direct: &[Option<&Hop>], wires: &Wires, grid: &Grid) -> O
     let share =
         |class: usize| wires.capacity[class] as f64 * f64::from(size[class].max(1)) / f64::from(ranks);
     let capacity = (0..size.len()).map(share).collect();
-    let of_hop = steps.iter().map(|copies| copies[0].wires.iter().map(|wire| classes.of(*wire)).collect());
+    let mut class = |wire: &u32| classes.root(*wire as usize) as u32;
+    let of_hop = steps.iter().map(|copies| copies[0].wires.iter().map(&mut class).collect());
     let leaving = |by: u32| targets.iter().zip(0..).map(|(to, hop)| (grid.turn(*to, by), hop)).collect();
     Some(Hops {
         wires: of_hop.collect(),
@@ -79,37 +81,17 @@ fn of_grid(ranks: u32, direct: &[Option<&Hop>], wires: &Wires, grid: &Grid) -> O
 }
 
 /// Whether the copies of every hop load each wire of a class equally.
-fn is_even(ranks: u32, steps: &[Vec<&Hop>], classes: &mut Classes, size: &[u32]) -> bool {
+fn is_even(ranks: u32, steps: &[Vec<&Hop>], classes: &mut Sets, size: &[u32]) -> bool {
     let mut count = vec![0u32; size.len()];
     steps.iter().all(|copies| {
         (0..copies[0].wires.len()).all(|at| {
             copies.iter().for_each(|hop| count[hop.wires[at] as usize] += 1);
             let even = copies.iter().all(|hop| {
                 let wire = hop.wires[at];
-                count[wire as usize] * size[classes.of(wire) as usize] == ranks
+                count[wire as usize] * size[classes.root(wire as usize)] == ranks
             });
             copies.iter().for_each(|hop| count[hop.wires[at] as usize] = 0);
             even
         })
     })
-}
-
-/// Sets of wires, by the lowest of each.
-struct Classes(Vec<u32>);
-
-impl Classes {
-    fn of(&mut self, wire: u32) -> u32 {
-        let mut at = wire;
-        while self.0[at as usize] != at {
-            let above = self.0[self.0[at as usize] as usize];
-            self.0[at as usize] = above;
-            at = above;
-        }
-        at
-    }
-
-    fn join(&mut self, one: u32, other: u32) {
-        let (one, other) = (self.of(one), self.of(other));
-        self.0[one.max(other) as usize] = one.min(other);
-    }
 }

@@ -115,12 +115,11 @@ fn trees_on_many_channels_are_near_the_bound_where_boxes_are_not_alike() {
 #[test]
 fn only_boxes_that_are_not_alike_have_an_offer_over_boxes() {
     let whole = fabric("dgx-h100:4");
-    assert_eq!(offer_over_boxes(&whole, Collective::AllReduce), None);
+    assert_eq!(offer_over_boxes(&whole), None);
     let damaged = without(&whole, &["nic0.7"]);
-    assert_eq!(offer_over_boxes(&damaged, Collective::AllGather), None);
-    let offer = offer_over_boxes(&damaged, Collective::AllReduce).expect("an offer");
+    let offer = offer_over_boxes(&damaged).expect("an offer");
     assert_eq!((offer.hops, offer.schedule.partition.parts), (Some([2, 7]), 128));
-    assert_eq!(Some(&offer), offer_over_boxes(&damaged, Collective::AllReduce).as_ref(), "again");
+    assert_eq!(Some(&offer), offer_over_boxes(&damaged).as_ref(), "again");
 }
 
 #[test]
