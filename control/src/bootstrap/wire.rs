@@ -9,7 +9,7 @@
 //! bytes left over. The first twelve bytes of a hello, and the failure that tells of another version, keep their form for ever.
 //! Absent: sockets, policy.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -225,47 +225,54 @@ pub(super) fn decode_hello(body: &[u8]) -> Taken<HelloSeen> {
 }
 
 /// The body of a table: the root's nonce, from which each rank derives job and key, and the members by rank. What is in a host is said
-/// once, by its first rank that knows; of more than [`HARDWARE_HOSTS_MAX`] hosts it is said of none.
+/// once, with the host's first rank, whichever of its ranks knows it; of more than [`HARDWARE_HOSTS_MAX`] hosts it is said of none.
 pub(super) fn encode_table<'a>(
     nonce: &[u8; 32],
     members: impl ExactSizeIterator<Item = &'a Member>,
 ) -> Vec<u8> {
     let mut out = bytes_of(&(*nonce, members.len() as u32));
     let members: Vec<&Member> = members.collect();
-    if members.iter().all(|member| member.hardware.is_empty()) {
-        members.into_iter().for_each(|member| member.put(&mut out));
-        return out;
+    let mut known = first_known(members.iter().copied());
+    if known.len() > HARDWARE_HOSTS_MAX {
+        known.clear();
     }
-    let mut said: HashMap<[u8; 16], bool> = members
-        .iter()
-        .filter(|member| !member.hardware.is_empty())
-        .map(|member| (member.host_key, false))
-        .collect();
-    let is_too_much = said.len() > HARDWARE_HOSTS_MAX;
     for member in members {
-        let is_first = !member.hardware.is_empty()
-            && said.get_mut(&member.host_key).is_some_and(|said| !std::mem::replace(said, true));
-        match is_first && !is_too_much {
+        // Empty where nothing is known, and after the first rank of a host.
+        let hardware = known.remove(&member.host_key).unwrap_or_default();
+        match hardware == member.hardware {
             true => member.put(&mut out),
-            false => Member { hardware: Arc::default(), ..member.clone() }.put(&mut out),
+            false => Member { hardware, ..member.clone() }.put(&mut out),
         }
     }
     out
 }
 
-/// Gives each rank what the first rank of its host that knows says of it.
-fn spread_hardware(members: &mut [Member]) {
-    let known: HashMap<[u8; 16], Arc<Vec<u8>>> = members
-        .iter()
-        .rev()
-        .filter(|member| !member.hardware.is_empty())
-        .map(|member| (member.host_key, member.hardware.clone()))
-        .collect();
+/// What the first rank that knows says of each host.
+fn first_known<'a>(members: impl Iterator<Item = &'a Member>) -> HashMap<[u8; 16], Arc<Vec<u8>>> {
+    let mut known = HashMap::new();
+    for member in members.filter(|member| !member.hardware.is_empty()) {
+        known.entry(member.host_key).or_insert_with(|| member.hardware.clone());
+    }
+    known
+}
+
+/// Gives each rank what the first rank of its host says of it.
+fn spread_hardware(members: &mut [Member]) -> Taken<()> {
+    let known = first_known(members.iter());
+    if known.len() > HARDWARE_HOSTS_MAX {
+        return Err(Malformed("a table describes too many hosts"));
+    }
+    let mut seen = HashSet::new();
     for member in members.iter_mut().filter(|_| !known.is_empty()) {
+        let is_first = seen.insert(member.host_key);
+        if !is_first && !member.hardware.is_empty() {
+            return Err(Malformed("a table describes a host with another rank than its first"));
+        }
         if let Some(hardware) = known.get(&member.host_key) {
             member.hardware = hardware.clone();
         }
     }
+    Ok(())
 }
 
 /// The root's nonce and the members.
@@ -274,6 +281,6 @@ pub(super) fn decode_table(body: &[u8], size: u32) -> Taken<([u8; 32], Vec<Membe
     if members.len() != size as usize {
         return Err(Malformed("a table has another number of members than there are ranks"));
     }
-    spread_hardware(&mut members);
+    spread_hardware(&mut members)?;
     Ok((nonce, members))
 }

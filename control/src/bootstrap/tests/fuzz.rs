@@ -63,6 +63,17 @@ fn what_is_in_a_host_travels_once_and_reaches_all_of_its_ranks() {
     let read: Vec<usize> =
         wire::decode_table(&body, 5).expect("a table").1.iter().map(|member| member.hardware.len()).collect();
     assert_eq!(read, [long.len(), long.len(), 0, long.len(), 5]);
+    // Said by another rank than a host's first, or of very many hosts, it is refused: one meaning has one form.
+    let twice = |first: &str, second: &str| {
+        let mut body = bytes_of(&([5u8; 32], 2u32));
+        [of(0, 1, first), of(1, 1, second)].iter().for_each(|member| member.put(&mut body));
+        wire::decode_table(&body, 2).map(|_| ())
+    };
+    assert_eq!(twice("one", ""), Ok(()));
+    assert!(twice("one", "one").is_err() && twice("", "one").is_err());
+    let mut body = bytes_of(&([5u8; 32], 129u32));
+    (0..129).for_each(|host| of(host, host as u8, "a host").put(&mut body));
+    assert!(wire::decode_table(&body, 129).is_err());
     // Of very many hosts none is described, on any rank.
     let many: Vec<Member> =
         (0..129).map(|host| Member { process: [1; 16], ..of(host, host as u8, "a host") }).collect();
@@ -109,6 +120,12 @@ fn noise_and_mutants_never_panic_and_never_reserve_more_than_their_bytes_warrant
     let mut originals = vec![
         wire::encode_hello(&hello(1, 2), LONG).unwrap(),
         wire::encode_table(&[1; 32], [member(0), member(1)].iter()),
+        wire::encode_table(
+            &[1; 32],
+            [member(0), member(1)]
+                .map(|member| Member { hardware: Arc::new(b"a host".to_vec()), ..member })
+                .iter(),
+        ),
         marked(&[1; 32]),
         marked(&(1u64, [2; 32], [3; 32])),
         frame(7, &[&[1; 64]]),
