@@ -23,6 +23,8 @@ mod segment;
 mod shm;
 #[cfg(feature = "simnet")]
 pub mod simnet;
+#[cfg(test)]
+mod streams;
 mod tcp;
 mod transport;
 

@@ -234,6 +234,7 @@ const FLOORS: [(&str, &[&str]); 15] = [
             "segment",
             "handover",
             "arrival",
+            "streams",
             "pidfd",
             "proof",
             "mapped",
