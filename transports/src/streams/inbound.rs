@@ -13,7 +13,7 @@ pub(crate) enum Landing {
     Drop,
 }
 
-/// A fill of which something has come, or which waits for those before it.
+/// A fill that has begun to come, or that waits for those before it.
 #[derive(Clone, Copy, Debug)]
 struct Coming {
     /// 0: nothing is known of it.

@@ -1,5 +1,5 @@
-//! Streams over paths: what two ranks fill into each other's mailboxes, on several wires between their processes, some of
-//! which may break.
+//! Streams over paths: what two ranks fill into each other's mailboxes, on several wires between their processes, which
+//! may break.
 //!
 //! ```text
 //!   fill slot ──► Stream (communicator, peer, channel)    fills by number, kept until they have arrived
@@ -13,7 +13,7 @@
 //! the fragments of each fill, and releases fills in the order in which they were made. When a path breaks, either side
 //! closes its end of that epoch, and only then says what it has ([`Fenced`]). The other side hears it, closes its own end, and
 //! sends again on other paths what is missing. A fragment that is still on the way on the closed epoch can land no more,
-//! whoever receives it, a program or an adapter.
+//! whether a program or an adapter receives it.
 //!
 //! Invariant: a fill is released once, in order, with all of its bytes; a fragment is on one open path at most; nothing lands in
 //! a fill that has been released. What a peer says is checked, and makes this side keep [`FILLS_MAX`] fills of a stream at
