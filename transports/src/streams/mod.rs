@@ -11,8 +11,8 @@
 //!
 //! A fill is cut into fragments. Whichever path has room takes the next one, so faster paths carry more. The reader counts
 //! the fragments of each fill, and releases fills in the order in which they were made. When a path breaks, either side
-//! closes its end of that epoch, and only then says what it has ([`Fenced`]). The other side hears it, closes its own end, and
-//! sends again on other paths what is missing. A fragment that is still on the way on the closed epoch can land no more,
+//! closes its end of that epoch, and only then says what it has ([`Fenced`]), on another path or on the next epoch. The other side hears
+//! it, closes its own end, and sends again what is missing. A fragment that is still on the way on the closed epoch can land no more,
 //! whether a program or an adapter receives it.
 //!
 //! Invariant: a fill is released once, in order, with all of its bytes; a fragment is on one open path at most; nothing lands in
@@ -38,7 +38,7 @@ pub(crate) const FRAGMENTS_MAX: usize = u64::BITS as usize;
 pub(crate) struct Path {
     /// The same number on both sides.
     pub(crate) number: u8,
-    /// Counts from 0; one more each time that it is opened.
+    /// Counts from 1; one more each time that it is dialled.
     pub(crate) epoch: u32,
 }
 

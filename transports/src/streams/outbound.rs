@@ -125,8 +125,8 @@ impl Outbound {
         Ok(())
     }
 
-    /// The peer has closed its end of a path and has this of the stream: nothing more lands on that path. What was sent
-    /// on it and has not arrived is to be sent again; how many fragments that is.
+    /// The peer has closed its end of a path up to an epoch, and has this of the stream: nothing more lands on those epochs. What
+    /// was sent on them and has not arrived is to be sent again; how many fragments that is.
     ///
     /// # Errors
     /// It cannot have that.
@@ -144,7 +144,7 @@ impl Outbound {
                 match (landed >> index & 1 == 1, *fragment) {
                     (true, Progress::Unsent) => return Err("it has a fragment that was not sent"),
                     (true, _) => *fragment = Progress::Arrived,
-                    (false, Progress::Sent(on)) if on == path => {
+                    (false, Progress::Sent(on)) if on.number == path.number && on.epoch <= path.epoch => {
                         *fragment = Progress::Unsent;
                         again += 1;
                     }

@@ -1,14 +1,18 @@
 //! The paths between two processes: which are open, and what becomes of one that breaks.
 //!
 //! ```text
-//!              broken, or the peer's fence                 both have said what they have
-//!   Open ────────────────────────────────────► Fencing ─────────────────────────────────► Closed ── dialled ──► Open
-//!         Order::Close, then Order::Say(Fenced)           what is missing is sent again              one epoch on
+//!   Closed ── Order::Dial ──► Dialling ── opened ──► Open, deaf ── the peer's fence ──► Open ── broken ──► Closed
+//!                                          │ Order::Say(Fenced) on it                            │ Order::Close, then
+//!                                          ▼ and of each path that is closed                     ▼ Order::Say on all others
 //! ```
 //!
+//! A fence says that a side has closed its end of a path up to an epoch, and what it has. It travels on any open path, and first of
+//! all on the next epoch of its own, so no other wire is needed. It may be said again: it holds for ever.
+//!
 //! Invariant: a side says what it has only after it has closed its end, and sends again only after it has heard what the other
-//! side has; so of a fragment two copies are never on the way. One side dials, always the same, and waits longer each time.
-//! Absent: how a path is found broken, and what follows when none comes back: the caller asks [`Peering::is_cut`].
+//! side has; so of a fragment two copies are never on the way. Nothing is sent on a path before the fence of its epochs before
+//! was heard. One side dials, always the same, and waits longer each time. Absent: how a path is found broken, and what follows
+//! when none comes back: the caller asks [`Peering::is_cut`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -20,7 +24,7 @@ use super::{Arrived, FILLS_MAX, Fragment, Inbound, Outbound, Path, Ready, Stream
 const RETRY_FIRST: Duration = Duration::from_millis(10);
 const RETRY_LAST: Duration = Duration::from_secs(1);
 
-/// One side has closed its end of a path. Travels on the control link, which keeps order.
+/// One side has closed its end of a path, up to this epoch.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Fenced {
     pub(crate) path: Path,
@@ -31,34 +35,33 @@ pub(crate) struct Fenced {
 /// What the peering wants done; in this order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Order {
-    /// Close this end of the path, so that nothing that is on the way can land, before anything else is done.
+    /// Close this end of the path, or give up opening it, so that nothing that is on the way can land, before anything else
+    /// is done.
     Close(Path),
-    /// Say this to the peer on the control link.
-    Say(Fenced),
+    /// Say this on that path, before anything else that is sent there.
+    Say(Path, Fenced),
     /// Open the path; [`Peering::opened`] or [`Peering::not_opened`] follows.
     Dial(Path),
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    Open,
-    /// This end is closed, and the peer has not said what it has. Whether the next epoch has been opened meanwhile.
-    Fencing {
-        is_reopened: bool,
-    },
-    /// Both ends are closed. The number is of the epoch that ended, if any has been open.
     Closed,
-    /// It is being opened.
     Dialling,
+    /// Whether the peer's fence of the epochs before was heard.
+    Open {
+        heard: bool,
+    },
 }
 
 #[derive(Debug)]
 struct Way {
-    /// The present epoch, or the last one.
+    /// The present epoch, or the last one; 0 before the first.
     epoch: u32,
     state: State,
-    /// When it is to be opened, on the side that dials; and how long the next wait is.
-    retry: (Duration, Duration),
+    /// When it is to be opened, on the side that dials.
+    retry_at: Duration,
+    wait: Duration,
     /// Times that it broke.
     breaks: u64,
 }
@@ -114,7 +117,13 @@ pub(crate) struct Peering {
 impl Peering {
     /// A peering of `paths` paths, all closed; `dials` on the side that opens them.
     pub(crate) fn new(paths: u8, dials: bool) -> Self {
-        let way = |_| Way { epoch: 0, state: State::Closed, retry: (Duration::ZERO, RETRY_FIRST), breaks: 0 };
+        let way = |_| Way {
+            epoch: 0,
+            state: State::Closed,
+            retry_at: Duration::ZERO,
+            wait: RETRY_FIRST,
+            breaks: 0,
+        };
         Peering {
             dials,
             ways: (0..paths).map(way).collect(),
@@ -136,13 +145,13 @@ impl Peering {
             return None;
         }
         for (number, way) in self.ways.iter_mut().enumerate() {
-            if matches!(way.state, State::Closed) && way.retry.0 <= now {
-                way.state = State::Dialling;
+            if way.state == State::Closed && way.retry_at <= now {
+                (way.state, way.epoch) = (State::Dialling, way.epoch + 1);
                 self.orders.push_back(Order::Dial(Path { number: number as u8, epoch: way.epoch }));
             }
         }
-        let closed = self.ways.iter().filter(|way| matches!(way.state, State::Closed));
-        closed.map(|way| way.retry.0).min()
+        let closed = self.ways.iter().filter(|way| way.state == State::Closed);
+        closed.map(|way| way.retry_at).min()
     }
 
     fn way(&mut self, path: Path) -> Option<&mut Way> {
@@ -150,58 +159,71 @@ impl Peering {
     }
 
     /// A path is there. Whether it is taken: one of an epoch that has passed is not, and is to be closed.
-    pub(crate) fn opened(&mut self, path: Path) -> bool {
+    pub(crate) fn opened(&mut self, path: Path, now: Duration) -> bool {
         let Some(way) = self.way(path) else { return false };
-        match &mut way.state {
-            State::Closed | State::Dialling if path.epoch == way.epoch => {
-                way.state = State::Open;
-                way.retry.1 = RETRY_FIRST;
-                true
+        match way.state {
+            State::Dialling if way.epoch != path.epoch => return false,
+            State::Dialling => {}
+            _ if path.epoch <= way.epoch => return false,
+            // The other side has found the one before broken.
+            State::Open { .. } => {
+                let before = Path { epoch: way.epoch, ..path };
+                self.broken(before, now);
             }
-            // The peer has heard this side's fence, and its own is still on the way.
-            State::Fencing { is_reopened } if path.epoch == way.epoch.wrapping_add(1) => {
-                *is_reopened = true;
-                true
-            }
-            _ => false,
+            State::Closed => {}
         }
+        let is_first = path.epoch == 1;
+        if let Some(way) = self.way(path) {
+            (way.epoch, way.state, way.wait) = (path.epoch, State::Open { heard: is_first }, RETRY_FIRST);
+        }
+        let passed = (!is_first).then(|| Path { epoch: path.epoch - 1, ..path });
+        let closed = self.paths().filter(|(way, closed)| way.state == State::Closed && closed.epoch > 0);
+        let fences: Vec<Path> = passed.into_iter().chain(closed.map(|(_, closed)| closed)).collect();
+        for closed in fences {
+            self.say(path, closed);
+        }
+        true
+    }
+
+    fn paths(&self) -> impl Iterator<Item = (&Way, Path)> {
+        let path = |(number, way): (usize, _)| (number as u8, way);
+        let ways = self.ways.iter().enumerate().map(path);
+        ways.map(|(number, way): (u8, &Way)| (way, Path { number, epoch: way.epoch }))
     }
 
     /// A path that was to be opened could not be.
     pub(crate) fn not_opened(&mut self, path: Path, now: Duration) {
         if let Some(way) = self.way(path)
-            && matches!(way.state, State::Dialling)
+            && way.state == State::Dialling
             && way.epoch == path.epoch
         {
             way.state = State::Closed;
-            way.retry = (now + way.retry.1, (way.retry.1 * 2).min(RETRY_LAST));
+            way.retry_later(now);
         }
     }
 
     /// A path is of no use any more, as this side finds.
-    pub(crate) fn broken(&mut self, path: Path) {
+    pub(crate) fn broken(&mut self, path: Path, now: Duration) {
         let Some(way) = self.way(path) else { return };
-        match &mut way.state {
-            State::Open if way.epoch == path.epoch => {
-                way.state = State::Fencing { is_reopened: false };
-                way.breaks += 1;
-                self.close(path);
-            }
-            // It broke before it was of any use. The dialling side will find so too, and say so.
-            State::Fencing { is_reopened: is_reopened @ true } if path.epoch == way.epoch.wrapping_add(1) => {
-                *is_reopened = false;
-                self.orders.push_back(Order::Close(path));
-            }
-            _ => {}
+        if !matches!(way.state, State::Open { .. }) || way.epoch != path.epoch {
+            return;
+        }
+        way.state = State::Closed;
+        way.breaks += 1;
+        way.retry_later(now);
+        self.orders.push_back(Order::Close(path));
+        let open = self.paths().filter(|(way, _)| matches!(way.state, State::Open { .. }));
+        let open: Vec<Path> = open.map(|(_, open)| open).collect();
+        for on in open {
+            self.say(on, path);
         }
     }
 
-    fn close(&mut self, path: Path) {
-        self.orders.push_back(Order::Close(path));
+    fn say(&mut self, on: Path, closed: Path) {
         // The other side may not know a stream yet that has carried nothing.
         let arrived = self.streams.iter().map(|(id, stream)| (*id, stream.inbound.arrived()));
         let arrived = arrived.filter(|(_, arrived)| *arrived != Arrived::default()).collect();
-        self.orders.push_back(Order::Say(Fenced { path, arrived }));
+        self.orders.push_back(Order::Say(on, Fenced { path: closed, arrived }));
     }
 
     /// The peer has closed its end of a path.
@@ -211,17 +233,9 @@ impl Peering {
     pub(crate) fn fenced(&mut self, fenced: &Fenced, now: Duration) -> Result<(), &'static str> {
         let path = fenced.path;
         let way = self.way(path).ok_or("it names a path that there is not")?;
-        if way.epoch != path.epoch {
-            return Err("it has closed a path that was not open");
-        }
-        match way.state {
-            State::Open => self.broken(path),
-            State::Fencing { .. } => {}
-            // This side has not seen it open: the peer's end was there first, and broke.
-            State::Closed | State::Dialling => {
-                way.breaks += 1;
-                self.close(path);
-            }
+        if matches!(way.state, State::Open { .. }) && way.epoch <= path.epoch {
+            let present = Path { epoch: way.epoch, ..path };
+            self.broken(present, now);
         }
         let arrived: BTreeMap<StreamId, &Arrived> =
             fenced.arrived.iter().map(|(id, arrived)| (*id, arrived)).collect();
@@ -233,27 +247,26 @@ impl Peering {
             let again = stream.outbound.fenced(path, arrived.get(id).unwrap_or(&&nothing))?;
             self.replayed += again as u64;
             // A word that went that way may be lost.
-            stream.said = stream.said.filter(|(_, on)| *on != path);
+            let is_lost = |on: Path| on.number == path.number && on.epoch <= path.epoch;
+            stream.said = stream.said.filter(|(_, on)| !is_lost(*on));
         }
-        let Some(way) = self.way(path) else { return Ok(()) };
-        way.state = match way.state {
-            State::Fencing { is_reopened: true } => State::Open,
-            _ => State::Closed,
-        };
-        way.epoch = path.epoch.wrapping_add(1);
-        way.retry = (now + way.retry.1, (way.retry.1 * 2).min(RETRY_LAST));
+        if let Some(way) = self.way(path)
+            && let State::Open { heard } = &mut way.state
+        {
+            *heard |= way.epoch == path.epoch + 1;
+        }
         Ok(())
     }
 
     /// Whether no path is open.
     pub(crate) fn is_cut(&self) -> bool {
-        !self.ways.iter().any(|way| matches!(way.state, State::Open))
+        !self.ways.iter().any(|way| matches!(way.state, State::Open { .. }))
     }
 
     /// Whether fragments may be sent on a path.
     pub(crate) fn is_open(&self, path: Path) -> bool {
         let way = self.ways.get(usize::from(path.number));
-        way.is_some_and(|way| matches!(way.state, State::Open) && way.epoch == path.epoch)
+        way.is_some_and(|way| way.state == State::Open { heard: true } && way.epoch == path.epoch)
     }
 
     /// Times that a path broke, and fragments that were sent again.
@@ -272,10 +285,10 @@ impl Peering {
         if !self.is_open(path) {
             return None;
         }
-        let after = |id: &StreamId| self.last.is_some_and(|last| *id > last);
-        let (later, sooner): (Vec<_>, Vec<_>) = self.streams.iter().partition(|(id, _)| after(id));
-        let mut turns = later.into_iter().chain(sooner);
-        turns.find_map(|(id, stream)| Some((*id, stream.outbound.next()?)))
+        let next = |(id, stream): (&StreamId, &Stream)| Some((*id, stream.outbound.next()?));
+        let Some(last) = self.last else { return self.streams.iter().find_map(next) };
+        let later = (std::ops::Bound::Excluded(last), std::ops::Bound::Unbounded);
+        self.streams.range(later).find_map(next).or_else(|| self.streams.range(..=last).find_map(next))
     }
 
     /// A path has taken a fragment, and the stream's word with it.
@@ -319,5 +332,11 @@ impl Peering {
         let new = word.credit.filter(|credit| credit.value > stream.credited);
         stream.credited = new.map_or(stream.credited, |credit| credit.value);
         Ok(new)
+    }
+}
+
+impl Way {
+    fn retry_later(&mut self, now: Duration) {
+        (self.retry_at, self.wait) = (now + self.wait, (self.wait * 2).min(RETRY_LAST));
     }
 }

@@ -38,6 +38,7 @@ enum Wire {
 enum Item {
     Fragment(StreamId, Fragment, Word, Vec<u8>),
     Word(StreamId, Word),
+    Fenced(Fenced),
 }
 
 /// One direction of one epoch of a path.
@@ -68,8 +69,6 @@ struct Side {
     ends: Vec<Path>,
     dialling: Vec<Path>,
     work: Vec<Work>,
-    /// What the peer has said on the control link.
-    control: VecDeque<Fenced>,
 }
 
 struct World {
@@ -114,7 +113,6 @@ impl World {
                     mailbox: vec![0; SLOTS as usize * SLOT_BYTES],
                 })
                 .collect(),
-            control: VecDeque::new(),
         };
         let breaks_left = random.below(20);
         let sides = [side(0), side(1)];
@@ -140,7 +138,7 @@ impl World {
                     }
                     self.sides[at].dialling.retain(|dialled| *dialled != path);
                 }
-                Order::Say(fenced) => self.sides[1 - at].control.push_back(fenced),
+                Order::Say(on, fenced) => self.push(at, on, Item::Fenced(fenced)),
                 Order::Dial(path) => self.sides[at].dialling.push(path),
             }
         }
@@ -154,9 +152,11 @@ impl World {
     fn dialled(&mut self) {
         let Some(path) = self.sides[0].dialling.pop() else { return };
         let fate = if self.breaks_left > 0 { self.random.below(4) } else { 3 };
-        if fate > 0 && self.sides[1].peering.opened(path) {
+        if fate > 0 && self.sides[1].peering.opened(path, self.now) {
+            self.obey(1);
             self.sides[1].ends.push(path);
-            if fate > 1 && self.sides[0].peering.opened(path) {
+            if fate > 1 && self.sides[0].peering.opened(path, self.now) {
+                self.obey(0);
                 self.sides[0].ends.push(path);
                 return;
             }
@@ -176,7 +176,7 @@ impl World {
             }
             None => return,
         };
-        self.sides[at].peering.broken(path);
+        self.sides[at].peering.broken(path, self.now);
         self.obey(at);
     }
 
@@ -221,6 +221,10 @@ impl World {
         } else {
             return;
         };
+        self.push(at, path, item);
+    }
+
+    fn push(&mut self, at: usize, path: Path, item: Item) {
         match self.pipes.iter_mut().find(|pipe| (pipe.path, pipe.to) == (path, 1 - at)) {
             Some(pipe) => pipe.items.push_back(item),
             None => self.pipes.push(Pipe { path, to: 1 - at, items: [item].into() }),
@@ -244,6 +248,11 @@ impl World {
             return;
         }
         let heard = match item {
+            Item::Fenced(fenced) => {
+                self.sides[to].peering.fenced(&fenced, self.now).expect("a true fence");
+                self.obey(to);
+                None
+            }
             Item::Word(id, word) => Some((id, word)),
             Item::Fragment(id, fragment, word, bytes) => {
                 self.land(to, id, &fragment, &bytes);
@@ -291,13 +300,6 @@ impl World {
         peering.credit(work.id, Ready { value: work.emptied, tag: fill });
     }
 
-    fn hear(&mut self, at: usize) {
-        if let Some(fenced) = self.sides[at].control.pop_front() {
-            self.sides[at].peering.fenced(&fenced, self.now).expect("a true fence");
-            self.obey(at);
-        }
-    }
-
     fn is_done(&self) -> bool {
         (0..2).all(|at| {
             let other = &self.sides[1 - at].work;
@@ -328,8 +330,7 @@ impl World {
                 }
                 1 => self.dialled(),
                 2 if self.random.below(4) == 0 => self.breaks(at),
-                3 | 4 => self.hear(at),
-                5..=7 => self.fill(at),
+                3..=7 => self.fill(at),
                 8..=10 => self.send(at),
                 11 | 12 => self.empty(at),
                 _ => self.deliver(),
@@ -430,44 +431,61 @@ fn what_a_peer_cannot_have_is_refused() {
 }
 
 #[test]
-fn a_fence_is_of_the_epoch_that_was_open() {
-    let path = |epoch| Path { number: 0, epoch };
-    let fence = |epoch| Fenced { path: path(epoch), arrived: Vec::new() };
-    let mut peering = Peering::new(1, true);
-    assert!(peering.is_cut() && peering.next(path(0)).is_none());
-    assert_eq!((peering.tick(Duration::ZERO), peering.order()), (None, Some(Order::Dial(path(0)))));
-    assert!(!peering.opened(path(1)) && peering.opened(path(0)) && !peering.is_cut());
+fn a_path_is_fenced_before_it_is_used_again() {
+    let path = |number, epoch| Path { number, epoch };
+    let fence = |path| Fenced { path, arrived: Vec::new() };
     let at = Duration::from_secs(1);
-    assert!(peering.fenced(&fence(1), at).is_err(), "an epoch to come");
-    assert!(peering.fenced(&Fenced { path: Path { number: 1, epoch: 0 }, arrived: Vec::new() }, at).is_err());
-    let foreign = Fenced { path: path(0), arrived: vec![(ID, Arrived { fills: 1, fragments: Vec::new() })] };
+    let mut peering = Peering::new(2, false);
+    assert!(peering.is_cut() && peering.next(path(0, 1)).is_none());
+    assert!(peering.opened(path(0, 1), at) && !peering.opened(path(0, 1), at), "an epoch opens once");
+    assert!(peering.opened(path(1, 1), at) && !peering.opened(path(2, 1), at), "there are two");
+    assert!(peering.is_open(path(0, 1)) && peering.order().is_none(), "the first has none before it");
+    assert!(peering.fenced(&fence(path(2, 1)), at).is_err());
+    let foreign =
+        Fenced { path: path(0, 0), arrived: vec![(ID, Arrived { fills: 1, fragments: Vec::new() })] };
     assert!(peering.fenced(&foreign, at).is_err(), "a stream that there is not");
-    assert_eq!(peering.order(), Some(Order::Close(path(0))), "first of all");
-    assert_eq!(peering.order(), Some(Order::Say(fence(0))));
-    peering.broken(path(0));
-    assert_eq!(peering.order(), None, "it is closed once");
-    peering.fenced(&fence(0), at).expect("the epoch that was open");
-    assert!(peering.fenced(&fence(0), at).is_err(), "once");
-    // Attempts wait longer and longer.
+    // Another epoch comes before this side has found the one before broken.
+    assert!(peering.opened(path(0, 3), at) && !peering.is_open(path(0, 3)));
+    let orders: Vec<Order> = std::iter::from_fn(|| peering.order()).collect();
+    let say = |on, of| Order::Say(on, fence(of));
+    let expected = [Order::Close(path(0, 1)), say(path(1, 1), path(0, 1)), say(path(0, 3), path(0, 2))];
+    assert_eq!(orders, expected, "it closes before it speaks");
+    peering.fenced(&fence(path(0, 1)), at).expect("an old fence changes nothing");
+    assert!(!peering.is_open(path(0, 3)));
+    peering.fenced(&fence(path(0, 2)), at).expect("the fence before this epoch");
+    assert!(peering.is_open(path(0, 3)) && !peering.opened(path(0, 2), at), "what was late is refused");
+    // A fence that came on the other path closes this one.
+    peering.fenced(&fence(path(0, 3)), at).expect("the present epoch");
+    assert_eq!((peering.is_open(path(0, 3)), peering.order()), (false, Some(Order::Close(path(0, 3)))));
+    assert_eq!(peering.counts(), (2, 0));
+}
+
+#[test]
+fn attempts_wait_longer_and_longer() {
+    let path = |epoch| Path { number: 0, epoch };
+    let mut peering = Peering::new(1, true);
+    let mut now = Duration::from_secs(1);
     let mut waits = Vec::new();
-    let mut now = at;
-    for _ in 0..10 {
+    for epoch in 1..=10 {
+        assert_eq!((peering.tick(now), peering.order()), (None, Some(Order::Dial(path(epoch)))));
+        peering.not_opened(path(epoch), now);
         let due = peering.tick(now).expect("a time to try again");
         waits.push((due - now).as_millis());
         now = due;
-        peering.tick(now);
-        assert_eq!(peering.order(), Some(Order::Dial(path(1))));
-        peering.not_opened(path(1), now);
     }
     assert_eq!(waits, [10, 20, 40, 80, 160, 320, 640, 1000, 1000, 1000]);
-    assert_eq!(peering.counts(), (1, 0));
+    peering.tick(now);
+    assert!(peering.opened(path(11), now));
+    peering.broken(path(11), now);
+    assert_eq!(peering.tick(now), Some(now + Duration::from_millis(10)), "from the beginning");
+    assert_eq!(Peering::new(1, false).tick(now), None, "one side dials");
 }
 
 #[test]
 fn streams_take_turns() {
-    let path = Path { number: 0, epoch: 0 };
+    let path = Path { number: 0, epoch: 1 };
     let mut peering = Peering::new(1, false);
-    assert!(peering.opened(path));
+    assert!(peering.opened(path, Duration::ZERO));
     for id in 0..3 {
         for _ in 0..2 {
             peering.stream(StreamId(id)).0.fill((0, 1), None, 1).expect("room");
