@@ -56,7 +56,9 @@ pub use rails::{Rails, rails_are_defined};
 pub use ring::{Ring, RingOptions, ring, ring_is_defined};
 pub use rings::{OrderedRing, rings};
 pub use scattered::scatter_all_gather;
-pub use spanning::{SpanningTree, TwoWayTree, spanning_trees, spanning_trees_are_defined, two_way_trees};
+pub use spanning::{
+    SpanningTree, TwoWayTree, spanning_trees, spanning_trees_are_defined, spanning_trees_on, two_way_trees,
+};
 pub use swing::{swing, swing_is_defined};
 pub use switch::{SwitchForm, switch, switch_is_defined, switch_tree};
 pub use switched::{switched, switched_is_defined};

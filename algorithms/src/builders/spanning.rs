@@ -7,6 +7,7 @@
 //!
 //! Fold order: a rank folds what arrives from its children, in ascending order of ranks, with what it has; arriving value first.
 
+use super::forest::RootedTree;
 use crate::{Channel, Chunk, Collective, Partition, Place, Rank, Round, Schedule, Transfer};
 
 /// A tree of [`spanning_trees`].
@@ -31,17 +32,37 @@ pub const fn spanning_trees_are_defined(collective: Collective) -> bool {
 pub fn spanning_trees(collective: Collective, trees: &[SpanningTree]) -> Schedule {
     assert!(spanning_trees_are_defined(collective), "there are no trees for {collective}");
     let ranks = trees.first().map_or(0, |tree| tree.parents.len());
-    let trees: Vec<(u32, [&Parents; 2])> =
-        trees.iter().map(|tree| (tree.share, [tree.parents.as_slice(); 2])).collect();
+    let trees: Vec<Sides> = apart(trees.iter().map(|tree| (tree.share, [tree.parents.as_slice(); 2])));
     along_trees("trees", collective, ranks, &trees)
 }
 
-/// The schedule of trees, each with its share, its parents up and its parents down, over `ranks` ranks.
-fn along_trees(name: &str, collective: Collective, ranks: usize, trees: &[(u32, [&Parents; 2])]) -> Schedule {
+/// The same with trees that share channels: each goes up on twice its channel and down on the one after that.
+///
+/// # Panics
+///
+/// As [`spanning_trees`].
+pub fn spanning_trees_on(collective: Collective, trees: &[RootedTree]) -> Schedule {
+    assert!(spanning_trees_are_defined(collective), "there are no trees for {collective}");
+    let ranks = trees.first().map_or(0, |tree| tree.parents.len());
+    let trees: Vec<Sides> =
+        trees.iter().map(|tree| (tree.channel, tree.share, [tree.parents.as_slice(); 2])).collect();
+    along_trees("trees", collective, ranks, &trees)
+}
+
+/// A tree's channel, its share, its parents up and its parents down.
+type Sides<'a> = (u16, u32, [&'a Parents; 2]);
+
+/// Trees with a channel for each.
+fn apart<'a>(trees: impl Iterator<Item = (u32, [&'a Parents; 2])>) -> Vec<Sides<'a>> {
+    (0..).zip(trees).map(|(channel, (share, ways))| (channel, share, ways)).collect()
+}
+
+/// The schedule of trees over `ranks` ranks.
+fn along_trees(name: &str, collective: Collective, ranks: usize, trees: &[Sides<'_>]) -> Schedule {
     assert!(ranks > 0 && trees.len() <= usize::from(u16::MAX / 2), "no rank, or more trees than channels");
     let mut rounds: Vec<Round> = Vec::new();
     let mut chunk = 0;
-    for (number, &(share, ways)) in (0u16..).zip(trees) {
+    for &(number, share, ways) in trees {
         let is_whole = share > 0 && ways.iter().all(|parents| parents.len() == ranks);
         assert!(is_whole, "tree {number} has no share or not {ranks} ranks");
         let [up, down] = ways.map(|parents| Shape::new(parents, collective != Collective::AllReduce));
@@ -85,8 +106,7 @@ pub struct TwoWayTree {
 /// When there is no tree or one without a share, the parents are no tree of all ranks, or the two roots differ.
 pub fn two_way_trees(trees: &[TwoWayTree]) -> Schedule {
     let ranks = trees.first().map_or(0, |tree| tree.up.len());
-    let trees: Vec<(u32, [&Parents; 2])> =
-        trees.iter().map(|tree| (tree.share, [tree.up.as_slice(), tree.down.as_slice()])).collect();
+    let trees = apart(trees.iter().map(|tree| (tree.share, [tree.up.as_slice(), tree.down.as_slice()])));
     along_trees("two-way-trees", Collective::AllReduce, ranks, &trees)
 }
 

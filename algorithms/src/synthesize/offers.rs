@@ -125,7 +125,7 @@ fn chosen<T>(rated: Vec<(Ratio, usize, T)>) -> Vec<T> {
     first.map(|(.., few)| few).into_iter().chain([fastest]).collect()
 }
 
-fn offer(topology: &Topology, maker: &str, root: Rank, schedule: Schedule) -> Option<Offer> {
+pub(super) fn offer(topology: &Topology, maker: &str, root: Rank, schedule: Schedule) -> Option<Offer> {
     let turned = if root.0 == 0 { schedule.clone() } else { on_machine(&schedule, root) };
     let rate = rate(&turned, topology).ok()??;
     let is_deep = schedule.cost().depth > 1;

@@ -14,11 +14,13 @@ use consort_algorithms::synthesize::{self, Offer};
 use consort_algorithms::topology::Topology;
 use consort_algorithms::{Collective, LowerOptions, Rank, Schedule};
 
-use super::Planning;
+use super::{Planning, SIMULATED_RANKS_MAX};
 use consort_settings::options::{Determinism, SLOTS, Source};
 
 /// The most ranks for which what is found is offered: all its messages are simulated and proved.
 const RANKS_MAX: u32 = 32;
+/// The same of trees between hosts, which are not searched.
+const RANKS_BETWEEN_HOSTS_MAX: u32 = SIMULATED_RANKS_MAX;
 
 /// Nanoseconds in which a byte is folded where it is not a processor's core that does it; cores take 0.1 in the profiles. Where
 /// cores move every byte, they and not the links are what channels share.
@@ -141,12 +143,12 @@ impl Planning {
     }
 
     /// Rings and trees for `collective`: those that are found on a machine that a setting names (what ranks say of their hosts is no
-    /// list of links), and those of a file.
+    /// list of links), those of a file, and those between hosts that are not alike.
     pub(in super::super) fn searched(&self, collective: Collective) -> &[Found] {
         let Some(number) = collective.number().filter(|_| collective != Collective::SendReceive) else {
             return &[];
         };
-        if !(2..=RANKS_MAX).contains(&self.machine.ranks) {
+        if !(2..=RANKS_BETWEEN_HOSTS_MAX).contains(&self.machine.ranks) {
             return &[];
         }
         self.searched.algorithms[number].get_or_init(|| {
@@ -163,21 +165,33 @@ impl Planning {
                     hops: None,
                 })
             };
-            let mut all: Vec<Found> = Source::ALL.into_iter().filter_map(found).collect();
+            let is_few = self.machine.ranks <= RANKS_MAX;
+            let mut all: Vec<Found> = Source::ALL.into_iter().filter(|_| is_few).filter_map(found).collect();
             all.extend(self.made(collective));
             all
         })
     }
 
-    /// Schedules that are made for the machine: where a setting names it, and where ranks measured the wires between their hosts.
+    /// Schedules that are made for the machine.
     fn made(&self, collective: Collective) -> Vec<Found> {
-        let is_wired = (self.is_named && moves_by_links(&self.topology))
-            || (self.topology.measured && self.machine.sockets);
-        if !is_wired || !Source::Made.serves(collective) {
+        if !Source::Made.serves(collective) {
             return Vec::new();
         }
-        let offers = synthesize::offers(&self.topology, collective, Rank(0)).into_iter().enumerate();
-        offers.filter_map(found_of).collect()
+        self.offers(collective, Rank(0)).into_iter().enumerate().filter_map(found_of).collect()
+    }
+
+    /// What makers offer: where a setting names the machine or ranks measured the wires between their hosts, by its links; and between
+    /// hosts that are not alike or whose ranks are in no order.
+    fn offers(&self, collective: Collective, root: Rank) -> Vec<Offer> {
+        let is_wired = (self.is_named && moves_by_links(&self.topology))
+            || (self.topology.measured && self.machine.sockets);
+        let is_wired = is_wired && self.machine.ranks <= RANKS_MAX;
+        let mut all =
+            if is_wired { synthesize::offers(&self.topology, collective, root) } else { Vec::new() };
+        if self.machine.sockets {
+            all.extend(synthesize::offer_between_hosts(&self.topology, collective, root));
+        }
+        all
     }
 
     /// The schedule that is made for boxes that are not all alike, where a setting names the machine, whatever the number of ranks.
@@ -293,8 +307,7 @@ impl Planning {
         }
         let schedule = match found.source {
             Source::Made => {
-                let mut offers = synthesize::offers(&self.topology, collective, Rank(root)).into_iter();
-                offers.nth(found.number).map(|offer| offer.schedule)
+                self.offers(collective, Rank(root)).into_iter().nth(found.number).map(|offer| offer.schedule)
             }
             source => self.channels_of(source, collective).and_then(|of| of.schedule(collective, root)),
         };

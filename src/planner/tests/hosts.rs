@@ -1,8 +1,9 @@
 //! Choices between hosts, whose ranks share adapters and cores.
 
-use consort_algorithms::Collective;
+use consort_algorithms::bounds::{self, bound};
 use consort_algorithms::catalogue::Algorithm;
 use consort_algorithms::simulate::{self, simulate};
+use consort_algorithms::{Collective, Rank};
 
 use super::{planning_on, settings};
 use crate::planner::Machine;
@@ -83,4 +84,94 @@ fn what_ranks_share_is_in_every_price() {
         let scattered = price(scattered, ring, 64 << 20);
         assert!(scattered > 2.0 * together, "{ranks}: {scattered}, {together}");
     }
+}
+
+/// The machine of ranks on these hosts, each with a wire of this rate.
+fn machine_of(host_of: &[u32], wire_mbits: u32) -> Machine {
+    let count = host_of.iter().max().map_or(0, |last| last + 1);
+    let mut machine = Machine::of_one_host(host_of.len() as u32, 64);
+    (machine.hosts, machine.per_box, machine.sockets) = (count, 1, true);
+    Machine { wire_mbits, host_of: host_of.to_vec(), ..machine }
+}
+
+/// Layouts of hosts that are in no order, or not alike.
+const LAYOUTS: [&[u32]; 8] = [
+    &[0, 1, 0, 1],
+    &[0, 0, 1],
+    &[0, 0, 0, 1],
+    &[0, 0, 1, 1, 1],
+    &[0, 0, 0, 1, 1, 2],
+    &[0, 1, 2, 3, 0, 1, 2, 3],
+    &[0, 1, 1, 0, 2, 2, 2, 0, 1],
+    &[0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2],
+];
+
+#[test]
+fn calls_between_hosts_that_are_not_alike_are_near_what_their_wires_allow() {
+    // In whole blocks for each number of ranks.
+    let bytes = 16u64 << 20;
+    let near = [
+        (Collective::AllReduce, 1.05),
+        (Collective::AllGather, 1.1),
+        (Collective::ReduceScatter, 1.1),
+        (Collective::Broadcast, 1.05),
+        (Collective::Reduce, 1.05),
+    ];
+    for host_of in LAYOUTS {
+        let planning = planning_on(machine_of(host_of, 1000), &settings(|options| options));
+        let ranks = host_of.len() as u32;
+        for (collective, most) in near {
+            let blocks = u64::from(collective.input_blocks(ranks).max(collective.output_blocks(ranks)));
+            let class = (bytes / blocks).next_power_of_two();
+            let options = bounds::Options { root: Some(Rank(0)), ..bounds::Options::default() };
+            let rate = bound(planning.topology(), collective, &options).expect("a bound").rate.value();
+            let least = (class * blocks) as f64 / rate;
+            let ratio = |algorithm| planning.price(algorithm, collective, class) / least;
+            let candidates = planning.candidates(collective).expect("candidates");
+            let of_catalogue = candidates.iter().filter(|algorithm| !algorithm.is_imported());
+            let before = of_catalogue.map(|algorithm| ratio(*algorithm)).fold(f64::INFINITY, f64::min);
+            let chosen = planning.algorithm(collective, class).expect("a choice");
+            println!("{host_of:?} {collective}: {chosen} {:.3}, catalogue {before:.3}", ratio(chosen));
+            assert!(ratio(chosen) <= most, "{host_of:?} {collective}: {chosen}, {}", ratio(chosen));
+        }
+    }
+}
+
+#[test]
+fn what_is_made_between_hosts_is_made_again_for_every_root() {
+    let planning = planning_on(machine_of(&[0, 1, 0, 1], 1000), &settings(|options| options));
+    for collective in [Collective::Broadcast, Collective::Reduce] {
+        let chosen = planning.algorithm(collective, 16 << 20).expect("a choice");
+        assert!(planning.is_searched(chosen, collective), "{collective}: {chosen}");
+        for root in 1..4 {
+            let turned = planning.turned(chosen, collective, root);
+            assert!(
+                turned.is_defined(collective, 4) && turned.is_imported(),
+                "{collective} from {root}: {turned}"
+            );
+        }
+        // Counted from rank 2, hosts are where they are from rank 0.
+        assert_eq!(planning.turned(chosen, collective, 2), chosen);
+    }
+}
+
+#[test]
+fn hosts_that_are_alike_and_in_order_and_hosts_of_one_rank_have_the_catalogue_alone() {
+    for machine in [hosts(2, 2), hosts(4, 1), machine_of(&[0, 1, 2], 1000)] {
+        let planning = planning_on(machine, &settings(|options| options));
+        for collective in Collective::ALL.into_iter().filter(|of| *of != Collective::SendReceive) {
+            assert!(planning.searched(collective).is_empty(), "{collective}");
+        }
+    }
+}
+
+#[test]
+fn a_restriction_can_name_what_is_made_between_hosts_or_leave_it_out() {
+    let chosen = |list: &str| {
+        let settings = settings(|options| options.algorithms(list));
+        let planning = planning_on(machine_of(&[0, 0, 1, 1, 1], 1000), &settings);
+        let algorithm = planning.algorithm(Collective::AllReduce, 16 << 20).expect("a choice");
+        planning.is_searched(algorithm, Collective::AllReduce)
+    };
+    assert!(chosen("made") && !chosen("^made"));
 }

@@ -4,6 +4,7 @@ mod boxes;
 mod certificates;
 mod exchange;
 mod greedy;
+mod hosts;
 mod packing;
 mod rooted;
 mod stages;
