@@ -40,7 +40,7 @@ pub fn spanning_trees(collective: Collective, trees: &[SpanningTree]) -> Schedul
 ///
 /// # Panics
 ///
-/// As [`spanning_trees`].
+/// As [`spanning_trees`], and when twice a tree's channel is no channel.
 pub fn spanning_trees_on(collective: Collective, trees: &[RootedTree]) -> Schedule {
     assert!(spanning_trees_are_defined(collective), "there are no trees for {collective}");
     let ranks = trees.first().map_or(0, |tree| tree.parents.len());
@@ -59,7 +59,8 @@ fn apart<'a>(trees: impl Iterator<Item = (u32, [&'a Parents; 2])>) -> Vec<Sides<
 
 /// The schedule of trees over `ranks` ranks.
 fn along_trees(name: &str, collective: Collective, ranks: usize, trees: &[Sides<'_>]) -> Schedule {
-    assert!(ranks > 0 && trees.len() <= usize::from(u16::MAX / 2), "no rank, or more trees than channels");
+    let is_channel = |(number, ..): &Sides<'_>| *number <= u16::MAX / 2;
+    assert!(ranks > 0 && trees.iter().all(is_channel), "no rank, or more trees than channels");
     let mut rounds: Vec<Round> = Vec::new();
     let mut chunk = 0;
     for &(number, share, ways) in trees {

@@ -180,16 +180,17 @@ impl Planning {
         self.offers(collective, Rank(0)).into_iter().enumerate().filter_map(found_of).collect()
     }
 
-    /// What makers offer: where a setting names the machine or ranks measured the wires between their hosts, by its links; and between
-    /// hosts that are not alike or whose ranks are in no order.
+    /// What makers offer: between hosts that are not alike or whose ranks are in no order; and where a setting names the machine or
+    /// ranks measured the wires between their hosts, by its links. A number means the same maker for every root only of the first:
+    /// how many there are of the others follows from the root.
     fn offers(&self, collective: Collective, root: Rank) -> Vec<Offer> {
         let is_wired = (self.is_named && moves_by_links(&self.topology))
             || (self.topology.measured && self.machine.sockets);
         let is_wired = is_wired && self.machine.ranks <= RANKS_MAX;
-        let mut all =
-            if is_wired { synthesize::offers(&self.topology, collective, root) } else { Vec::new() };
-        if self.machine.sockets {
-            all.extend(synthesize::offer_between_hosts(&self.topology, collective, root));
+        let between_hosts = || synthesize::offer_between_hosts(&self.topology, collective, root);
+        let mut all: Vec<Offer> = self.machine.sockets.then(between_hosts).flatten().into_iter().collect();
+        if is_wired {
+            all.extend(synthesize::offers(&self.topology, collective, root));
         }
         all
     }
