@@ -2,7 +2,7 @@
 
 mod started;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use consort_memory::sync::{
@@ -41,6 +41,8 @@ pub(crate) struct Core {
     queued: AtomicUsize,
     /// Whether devices alone move them.
     is_on_devices: AtomicBool,
+    /// The numbers of the devices on which it is.
+    devices: Mutex<Vec<usize>>,
     /// Whether readiness wakes the queue, which is blocked.
     is_woken: AtomicBool,
     /// The descriptors that wake the queue.
@@ -111,6 +113,7 @@ impl Core {
             waiters: AtomicU32::new(0),
             queued: AtomicUsize::new(0),
             is_on_devices: AtomicBool::new(false),
+            devices: Mutex::default(),
             is_woken: AtomicBool::new(false),
             aborts: AtomicU64::new(0),
             policy,
@@ -207,6 +210,20 @@ impl Core {
         let engine = self.engine.try_acquire()?;
         self.in_call.store(true, Ordering::Relaxed);
         Some(Owned { _in_call: InCall(self), engine })
+    }
+
+    /// The communicator is on the device with this number from now on.
+    pub(crate) fn is_put_on(&self, device: usize) {
+        let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
+        if !devices.contains(&device) {
+            devices.push(device);
+        }
+    }
+
+    /// Frees what operations on its devices have left behind. Not to be called by a thread that has an engine.
+    pub(super) fn free_discarded(&self) {
+        let devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        discarded::free(&devices);
     }
 
     /// Publishes the length of the queue, so that other threads know that there is something to do, and for whom.
@@ -340,7 +357,7 @@ impl Core {
     pub(crate) fn finish_streams(&self, timeout: Duration) -> Result<()> {
         self.check()?;
         let finished = self.acquire().and_then(|mut owned| self.finish_queue(&mut owned.engine, timeout));
-        discarded::free();
+        self.free_discarded();
         finished.map_err(|error| self.dumped(error))
     }
 
@@ -461,7 +478,7 @@ impl Core {
         }
         self.dumps.closing(&self.group);
         self.group.leave();
-        discarded::free();
+        self.free_discarded();
         // A started operation still shares its result with its owner, not the links.
         if let Some(mut engine) = self.engine.try_acquire() {
             engine.links.close();

@@ -9,7 +9,7 @@ use super::Core;
 use super::core::Owned;
 use super::drive::{Driven, drive};
 use crate::engine::watched::Watched;
-use crate::engine::{Buffers, Memory, Progress, Request, Task, discarded, give_back};
+use crate::engine::{Buffers, Memory, Progress, Request, Task, give_back};
 use crate::ticket::Ticket;
 use consort_control::membership::process::{Process, Unattended};
 use consort_control::recorder::this_thread;
@@ -58,8 +58,8 @@ struct Member<'a> {
 /// # Errors
 /// The first failure of a batch that could not be put into its stream; [`Error::ConcurrentUse`].
 pub(crate) fn enqueue(batches: Vec<Batch<'_>>, made: impl FnOnce()) -> Result<Vec<Arc<Ticket>>> {
-    discarded::free();
     let mut owned = Vec::with_capacity(batches.len());
+    batches.iter().for_each(|batch| batch.core.free_discarded());
     for batch in &batches {
         batch.core.check()?;
         batch.process.ensure_thread()?;
@@ -80,7 +80,7 @@ pub(crate) fn enqueue(batches: Vec<Batch<'_>>, made: impl FnOnce()) -> Result<Ve
 /// # Errors
 /// What `put` says, with which the communicator has failed; [`Error::ConcurrentUse`].
 pub(crate) fn pass(core: &Arc<Core>, call: Call, put: impl FnOnce() -> Result<()>) -> Result<()> {
-    discarded::free();
+    core.free_discarded();
     let mut owned = core.acquire()?;
     // Of what is over meanwhile nothing has to be kept.
     core.advance_queue(&mut owned.engine);

@@ -321,6 +321,10 @@ impl Watched for FusedCall {
         }
     }
 
+    fn device(&self) -> usize {
+        self.gpu.number()
+    }
+
     fn moved(&mut self) -> Result<()> {
         Err(Error::internal("the host moved what a device moves"))
     }

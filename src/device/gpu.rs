@@ -110,6 +110,11 @@ impl Gpu {
         })
     }
 
+    /// Its number in this process, as long as it lives.
+    pub(crate) fn number(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
     pub(crate) fn context(&self) -> &Context {
         self.kernels.context()
     }

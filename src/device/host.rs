@@ -184,6 +184,10 @@ impl Watched for HostCall {
         true
     }
 
+    fn device(&self) -> usize {
+        self.gpu.number()
+    }
+
     fn moved(&mut self) -> Result<()> {
         self.phase = Phase::Going;
         match &self.go {

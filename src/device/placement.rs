@@ -94,6 +94,7 @@ impl Placement {
     pub fn make(communicator: &Communicator, context: &Context) -> Result<Arc<Self>> {
         let (rank, ranks) = (communicator.rank(), communicator.size());
         let gpu = Gpu::of(context);
+        communicator.core().is_put_on(gpu.number());
         let group = &communicator.core().group;
         let near = |rank: &u32| !matches!(group.member.distance(*rank), Distance::Network(_));
         let shares = group.members.iter().filter(|of| **of != group.member.rank).all(near)

@@ -147,8 +147,8 @@ pub(crate) fn give_back(mut task: Task, memory: Vec<Memory>) {
     if !task.is_quiet() {
         task.release();
         std::mem::forget((task, memory));
-    } else if task.is_watched() {
-        discarded::keep((task, memory));
+    } else if let Some(device) = task.device() {
+        discarded::keep(device, (task, memory));
     }
 }
 

@@ -153,6 +153,11 @@ impl Task {
         self.parts[..self.count].iter().any(Part::is_watched)
     }
 
+    /// The number of the device in whose streams its requests run, if some do.
+    pub(crate) fn device(&self) -> Option<usize> {
+        self.parts[..self.count].iter().find_map(Part::device)
+    }
+
     /// Whether devices alone move its data.
     pub(crate) fn is_on_devices(&self) -> bool {
         self.parts[..self.count].iter().all(Part::is_on_device)

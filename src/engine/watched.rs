@@ -19,6 +19,9 @@ pub(crate) trait Watched: Send {
         State::Entered
     }
 
+    /// The number of its device in this process: freeing what it holds may wait for all operations there.
+    fn device(&self) -> usize;
+
     /// Whether the host's links move its data. The operation then comes after other operations on the same links.
     fn uses_links(&self) -> bool {
         false

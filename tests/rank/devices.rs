@@ -7,7 +7,7 @@ use crate::difference::{Difference, variant};
 use crate::heard;
 use crate::matrix::collectives;
 use crate::system::Random;
-use consort::device::{Device, DeviceCommunicator, group};
+use consort::device::{Device, DeviceBuffer, DeviceCommunicator, group};
 use consort::planning::Candidate;
 use consort::{Blocks, Call, CallV, Communicator, DataType, Element, ReduceOp, Result, Scalar, UniqueId};
 
@@ -349,6 +349,47 @@ fn cross<T: Element + Default + PartialEq + std::fmt::Debug + std::ops::Add<Outp
     on.synchronize()?;
     assert_eq!(buffer.to_vec()?, [expected; 1000]);
     Ok(())
+}
+
+/// Rank 0 has an operation in its stream that waits for rank 1, and one before it whose memory is to be freed, for which a
+/// driver waits for its device. Rank 1's next call, for which rank 0's device waits, must not free it.
+pub(crate) fn discarded(context: &Context) -> Result<()> {
+    let seats = seats(context)?;
+    let is_in = std::sync::Barrier::new(seats.len());
+    let has_ended = |seat: &Seat| -> Result<bool> {
+        Ok(seat
+            .host()
+            .flight_record()?
+            .operations
+            .iter()
+            .any(|entry| entry.call.name == "all_reduce" && entry.ended.is_some() && !entry.failed))
+    };
+    on_each(&seats, |seat| {
+        let rank = seat.place().0;
+        let first = seat.device.copy_of(&[1.0f32; 1000])?;
+        let second = seat.device.copy_of(&[2.0f32; 1000])?;
+        let called = |buffer: &DeviceBuffer<f32>| {
+            seat.comm.all_reduce(buffer, buffer, ReduceOp::Sum, &seat.streams[0])
+        };
+        seat.finish()?;
+        if rank == 0 {
+            let both = called(&first).and_then(|()| called(&second));
+            drop(first);
+            is_in.wait();
+            both?;
+        } else {
+            is_in.wait();
+            called(&first)?;
+            // Seen by the thread that watches streams, which leaves the memory to others.
+            while !has_ended(&seats[0])? {
+                std::thread::yield_now();
+            }
+            called(&second)?;
+        }
+        seat.finish()?;
+        assert_eq!(second.to_vec()?, [4.0; 1000]);
+        Ok(())
+    })
 }
 
 /// Many operations in streams before any wait, more than there are slots, events or hardware queues.

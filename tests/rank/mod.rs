@@ -111,6 +111,7 @@ pub fn main() {
         "device-uneven" => device_groups::uneven(&context),
         "device-vectors" => devices::vectors(&context),
         "device-interleaved" => devices::interleaved(&context),
+        "device-discarded" => devices::discarded(&context),
         "device-crossing" => devices::crossing(&context),
         "device-many" => devices::many(&context),
         "device-differ" => devices::differ(&context),

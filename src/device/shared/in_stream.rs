@@ -126,6 +126,10 @@ impl<C: InMailboxes> Watched for InStream<C> {
         }
     }
 
+    fn device(&self) -> usize {
+        self.gpu.number()
+    }
+
     fn moved(&mut self) -> Result<()> {
         Err(Error::internal("the host moved what a device moves"))
     }

@@ -177,6 +177,11 @@ impl Part {
         self.stream.is_some()
     }
 
+    /// The number of the device in whose stream the request runs, if it does.
+    pub(super) fn device(&self) -> Option<usize> {
+        self.stream.as_ref().map(|stream| stream.operation.device())
+    }
+
     /// Whether a device alone moves the request's data.
     pub(super) fn is_on_device(&self) -> bool {
         self.stream.as_ref().is_some_and(|stream| !stream.operation.uses_links())

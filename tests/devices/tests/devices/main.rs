@@ -2,6 +2,7 @@
 //! anything about NVIDIA's driver or devices.
 
 mod c;
+mod discarded;
 mod images;
 mod made;
 mod memory;

@@ -92,7 +92,7 @@ impl Way {
     }
 
     /// Runs it to a successful end.
-    fn passes(self, start: Start) {
+    pub(crate) fn passes(self, start: Start) {
         if here([self]).next().is_none() {
             return;
         }
