@@ -15,7 +15,7 @@ use consort_kernels::{DataType, ReduceOp};
 use super::blocks::{INSTANCES_MAX, instances, instances_max};
 use super::carriers::{Carrier, Path, Way};
 use super::explain::{Candidate, Explanation, Origin};
-use super::planning::{Chosen, Planning, SIMULATED_RANKS_MAX, line_ignored, size_class};
+use super::planning::{Chosen, Planning, SIMULATED_RANKS_MAX, line_ignored, measured_by, size_class};
 use super::selector::{Eligibility, eligible, least};
 use super::{Planner, Program, Proved};
 use consort_types::call::{Call, Kind};
@@ -322,6 +322,7 @@ impl Asked<'_> {
             chosen,
             excluded,
             predicted_s: self.price(way),
+            bound_share: None,
             measured_s: self.planning.measured_s(path, algorithm, collective, bytes),
             slot_bytes: 0,
             fold_hash: proved.map(|proved| proved.fold_hash),
@@ -336,6 +337,7 @@ impl Asked<'_> {
             let staged = |of: Candidate| Candidate {
                 carrier: Carrier::Staging,
                 predicted_s: self.price((Carrier::Staging, of.algorithm)),
+                bound_share: None,
                 ..of
             };
             let explained = match self.call.algorithm {
@@ -504,7 +506,11 @@ impl Planning {
         }
         let chosen = self.with_slots(algorithm, collective, size_class(block_bytes));
         let host = self.explanation(collective, block_bytes, Chosen { origin, ..chosen });
-        Ok(Explanation { path: Some(ground.path), slot_bytes: 0, candidates, ..host })
+        // What goes through the hosts does not take the devices' links.
+        let is_direct = ground.path != Path::Host;
+        let bound = is_direct.then(|| self.bound(collective, host.class_bytes, true)).flatten();
+        measured_by(bound.as_ref(), &mut candidates);
+        Ok(Explanation { path: Some(ground.path), slot_bytes: 0, bound, candidates, ..host })
     }
 }
 

@@ -43,6 +43,9 @@ pub struct Candidate {
     pub excluded: Option<String>,
     /// Its price, in seconds.
     pub predicted_s: f64,
+    /// The bound through the price: 1 is the least time that is possible, 0.5 is twice that. None where the explanation has no
+    /// bound, and for what switches fold, which other wires bound.
+    pub bound_share: Option<f64>,
     /// Its time in the tuning table, in seconds.
     pub measured_s: Option<f64>,
     /// Bytes of its slots; 0 on devices, where the launch says.
@@ -71,6 +74,21 @@ impl Candidate {
             carrier => format!("{}/{}", carrier.name(), self.algorithm),
         }
     }
+}
+
+/// The least time in which a call is possible, whatever its schedule, by the bandwidth of the wires alone.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct ProvableBound {
+    /// The time, in seconds, of blocks as long as the size class.
+    pub seconds: f64,
+    /// The most bytes of the whole vector a second.
+    pub bytes_s: f64,
+    /// Whether a schedule of this rate is known to exist.
+    pub exact: bool,
+    /// Why no schedule is faster, in a word: [`Argument::name`](consort_algorithms::bounds::Argument::name).
+    pub argument: &'static str,
+    /// The cut of the machine that limits it, in a sentence.
+    pub cut: String,
 }
 
 /// A choice with everything that was considered. [`Display`](fmt::Display) is a table.
@@ -106,6 +124,9 @@ pub struct Explanation {
     pub restriction: Option<(String, String)>,
     /// Bytes of a slot of the chosen plan; 0 on devices.
     pub slot_bytes: usize,
+    /// What no schedule can exceed, rooted at rank 0: on a machine that a setting names, on wires that ranks measured between their
+    /// hosts, and on devices whose links are known.
+    pub bound: Option<ProvableBound>,
     /// In the order that settles ties.
     pub candidates: Vec<Candidate>,
 }
@@ -231,11 +252,16 @@ impl fmt::Display for Explanation {
                 if *slot_bytes > 0 { format!(", slots of {slot_bytes} bytes") } else { String::new() };
             writeln!(f, "chosen: {}{slots}{fold}: it {origin}", chosen.name())?;
         }
+        if let Some(ProvableBound { seconds, bytes_s, exact, argument, cut }) = &self.bound {
+            let gb_s = bytes_s / 1e9;
+            let least = if *exact { "at least, and reachable" } else { "at least" };
+            writeln!(f, "bound: {} {least} ({gb_s:.1} GB/s, {argument}: {cut})", time(*seconds))?;
+        }
         let widest = self.candidates.iter().map(|c| c.name().len()).max().unwrap_or(0).max(9);
         writeln!(
             f,
-            "  {:widest$} {:>10} {:>10} {:>7} {:>6} {:>9} {:>8}  {:16}",
-            "algorithm", "predicted", "measured", "rounds", "depth", "messages", "slot", "fold"
+            "  {:widest$} {:>10} {:>6} {:>10} {:>7} {:>6} {:>9} {:>8}  {:16}",
+            "algorithm", "predicted", "bound", "measured", "rounds", "depth", "messages", "slot", "fold"
         )?;
         for candidate in &self.candidates {
             let mark = if candidate.chosen { '*' } else { ' ' };
@@ -244,9 +270,10 @@ impl fmt::Display for Explanation {
             };
             writeln!(
                 f,
-                "{mark} {:widest$} {:>10} {:>10} {:>7} {:>6} {:>9} {:>8}  {:16}{}",
+                "{mark} {:widest$} {:>10} {:>6} {:>10} {:>7} {:>6} {:>9} {:>8}  {:16}{}",
                 candidate.name(),
                 time(candidate.predicted_s),
+                candidate.bound_share.map_or_else(|| "-".into(), |share| format!("{:.0}%", share * 100.0)),
                 candidate.measured_s.map_or_else(|| "-".into(), time),
                 cost(|cost| cost.rounds as usize),
                 cost(|cost| cost.depth as usize),

@@ -34,7 +34,7 @@ pub(crate) use carriers::Paths;
 pub use carriers::{Carrier, Path};
 pub(crate) use choice::{Choice, Slots, has_one_length};
 pub(crate) use devices::{BOXES, Ground, PACKET_BYTES};
-pub use explain::{Candidate, Explanation, Origin};
+pub use explain::{Candidate, Explanation, Origin, ProvableBound};
 pub use machine::Machine;
 pub use planning::Planning;
 use record::Entries;

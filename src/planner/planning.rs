@@ -7,6 +7,7 @@
 mod alone;
 mod exclusion;
 mod graph;
+mod limit;
 mod near;
 mod price;
 mod rails;
@@ -16,6 +17,7 @@ mod tables;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use consort_algorithms::bounds::Bound;
 use consort_algorithms::catalogue::{self, Algorithm, Shape};
 use consort_algorithms::hardware::exchange::Graphs as FileGraphs;
 use consort_algorithms::synthesize::boxes;
@@ -33,6 +35,7 @@ use consort_settings::options::{Determinism, Preferences, TuningLine, digest, gr
 use consort_settings::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, Settings, TransportChoice};
 use consort_types::call::Call;
 use consort_types::error::{Error, Result};
+pub(super) use limit::measured_by;
 
 pub(super) use tables::line_ignored;
 
@@ -76,6 +79,8 @@ pub struct Planning {
     /// What the search finds on the topology, once candidates are asked for.
     searched: searched::Searched,
     along_rails: rails::Memory,
+    /// What no schedule can exceed, of each collective, once it is asked for: on the host, and on devices.
+    bounds: [[OnceLock<Option<Bound>>; Collective::ALL.len()]; 2],
     /// The rings and trees of a file that all ranks have.
     channels: Option<Arc<FileGraphs>>,
     /// Set once devices were asked for their tuning table, or calls on host memory were found to have one of devices.
@@ -155,6 +160,7 @@ impl Planning {
             messages: OnceLock::new(),
             searched: searched::Searched::default(),
             along_rails: rails::Memory::default(),
+            bounds: Default::default(),
             channels,
             table_is_placed: OnceLock::new(),
             table_is_warned_of: OnceLock::new(),
@@ -555,6 +561,7 @@ impl Planning {
             chosen: algorithm == chosen.algorithm,
             excluded: self.excludes(algorithm, collective, &allowed),
             predicted_s: self.price(algorithm, collective, class),
+            bound_share: None,
             measured_s: self.measured_s(None, algorithm, collective, class),
             slot_bytes: self.with_slots(algorithm, collective, class).slot_bytes,
             fold_hash: self.fold_hash(algorithm, collective),
@@ -564,6 +571,9 @@ impl Planning {
         if !all.contains(&chosen.algorithm) {
             all.push(chosen.algorithm);
         }
+        let bound = self.bound(collective, class, false);
+        let mut candidates: Vec<Candidate> = all.into_iter().map(candidate).collect();
+        measured_by(bound.as_ref(), &mut candidates);
         Explanation {
             collective,
             ranks,
@@ -577,7 +587,8 @@ impl Planning {
             restriction: self.preferences.restriction.origin.clone(),
             determinism: self.preferences.determinism,
             slot_bytes: chosen.slot_bytes,
-            candidates: all.into_iter().map(candidate).collect(),
+            bound,
+            candidates,
         }
     }
 }

@@ -53,6 +53,12 @@ fn a_slow_wire_changes_the_choice_and_no_choice_overflows_it() {
         );
     }
     assert_ne!(before.graph_hash(), after.graph_hash());
+    let bound = |planning: &Planning| {
+        let explained = planning.explain(Collective::Broadcast, 1 << 20).expect("an explanation");
+        explained.bound.map(|bound| bound.bytes_s)
+    };
+    assert_eq!(bound(&before), None);
+    assert_eq!(bound(&after), Some(6e6), "all bytes come by the slow wire");
 }
 
 #[test]

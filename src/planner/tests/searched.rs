@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use consort_algorithms::catalogue::Algorithm;
 use consort_algorithms::hardware::BusId;
-use consort_algorithms::{Collective, Rank, topology};
+use consort_algorithms::{Collective, Rank, bounds, topology};
 
-use super::planning_on;
+use super::{planning_on, settings};
 use crate::Communicator;
 use crate::planner::machine::graph::Graphs;
-use crate::planner::{Machine, Planning};
+use crate::planner::{Machine, Path, Planning};
 use consort_control::bootstrap::Member;
 use consort_settings::options::{Options, Settings, Source};
 
@@ -205,6 +205,13 @@ fn a_job_on_some_of_its_hosts_gpus_has_the_graph_of_these() {
         let graph = comm.planning().device_graph().expect("a graph");
         assert_eq!(graph.ranks(), 2);
         assert_eq!(graph.links().iter().map(|link| link.bandwidth_bytes_s).max(), Some(300_000_000_000));
+        let explained =
+            comm.planning().explain_on_devices(None, Path::Kernels, Collective::AllGather, 1 << 20);
+        let bound = explained.expect("an explanation").bound.expect("a bound");
+        // Half of the vector comes, by NVLink with 300 GB/s and by PCIe with 31.5.
+        assert_eq!((bound.bytes_s, bound.exact), (663e9, true));
+        let on_host = comm.explain(Collective::AllGather, 1 << 20).expect("an explanation");
+        assert_eq!(on_host.bound, None);
         let report = comm.report().expect("a report").to_string();
         let hash = format!("graph {:016x}", comm.planning().graph_hash());
         assert!(
@@ -212,4 +219,52 @@ fn a_job_on_some_of_its_hosts_gpus_has_the_graph_of_these() {
             "{report}"
         );
     }
+}
+
+#[test]
+fn every_candidate_carries_its_distance_from_the_bound_of_the_wires() {
+    for name in ["dgx-h100:1", "dgx-a100:2", "torus:4x4", "pcie:1", "torus:2x2x2"] {
+        let planned = planning(name, &Options::default());
+        let topology = topology::profile(name).expect("a profile");
+        for collective in Collective::ALL.into_iter().filter(|of| of.input_blocks(2) > 0) {
+            let explained = planned.explain(collective, 16 << 20).expect("an explanation");
+            let options = bounds::Options {
+                root: matches!(collective, Collective::Broadcast | Collective::Reduce).then_some(Rank(0)),
+                ..Default::default()
+            };
+            let Ok(known) = bounds::bound(&topology, collective, &options) else {
+                assert_eq!(explained.bound, None, "{collective} on {name}");
+                continue;
+            };
+            let bound = explained.bound.as_ref().expect("a bound");
+            assert_eq!((bound.bytes_s, bound.exact), (known.rate.value(), known.exact));
+            let blocks = match collective {
+                Collective::AllGather | Collective::ReduceScatter | Collective::AllToAll => topology.ranks(),
+                _ => 1,
+            };
+            let least = f64::from(blocks) * explained.class_bytes as f64 / known.rate.value();
+            assert!((bound.seconds / least - 1.0).abs() < 1e-9);
+            for candidate in &explained.candidates {
+                let share = candidate.bound_share;
+                assert_eq!(share.is_none(), candidate.algorithm.is_switched(), "{}", candidate.name());
+                // A price that is continued from a part of a call is off by a little.
+                assert!(
+                    share.is_none_or(|share| 0.0 < share && share < 1.05),
+                    "{name} {collective} {candidate:?}"
+                );
+            }
+            let text = explained.to_string();
+            assert!(text.contains(&bound.cut) && text.contains('%'), "{text}");
+            assert!(explained.to_json().contains("\"bound_share\":0."));
+        }
+    }
+}
+
+#[test]
+fn where_cores_move_the_bytes_wires_are_no_bound() {
+    let ours = planning_on(Machine::of_one_host(4, 2), &settings(|options| options));
+    let explained = ours.explain(Collective::AllReduce, 1 << 20).expect("an explanation");
+    assert_eq!(explained.bound, None);
+    assert!(explained.candidates.iter().all(|candidate| candidate.bound_share.is_none()));
+    assert!(!explained.to_string().contains("bound:"));
 }
