@@ -4,6 +4,7 @@
 //! default (see `settings`). The environment is read when the communicator is made, and never changed.
 
 mod named;
+mod ports;
 mod preferences;
 mod restriction;
 mod schedules;
@@ -23,6 +24,7 @@ pub use named::{
     Exchanged, MACHINE_BYTES_MAX, Misfit, cpu_graph, gpu_graph, graph_for, machine, read_topology,
     read_topology_for,
 };
+pub use ports::PortRange;
 pub use preferences::Determinism;
 pub use preferences::{Preferences, Wishes, digest};
 pub use restriction::Source;

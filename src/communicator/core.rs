@@ -95,7 +95,7 @@ impl Drop for InCall<'_> {
 
 impl Core {
     pub(crate) fn new(group: Arc<Group>, shared: Arc<Shared>, settings: Settings) -> Arc<Self> {
-        let routes = ProcessRoutes::new(shared.clone(), settings.transport);
+        let routes = ProcessRoutes::new(shared.clone(), &settings);
         let planner = Planner::of_process();
         let planning = planner.planning(Machine::of(group.infos()), &settings);
         group.know(planning.clone());

@@ -115,7 +115,7 @@ impl Communicator {
         let span = tracing::info_span!("join", rank, size);
         let _entered = span.enter();
         let deadline = Instant::now() + settings.join_timeout;
-        let process = Process::acquire()?;
+        let process = Process::acquire(settings.ports)?;
         let (local, pinned) = pinned(&process, rank, size, &settings)?;
         let member = bootstrap::Member {
             wire_mbits: bootstrap::wire_mbits(),
@@ -207,7 +207,7 @@ impl Communicator {
         if size == 0 {
             return Err(Error::invalid("a communicator of 0 ranks", "ask for at least 1"));
         }
-        let process = Process::acquire()?;
+        let process = Process::acquire(settings.ports)?;
         let here = of_this_process(&process, &settings);
         let member = |rank| said(rank, here.clone());
         // Kept until the communicators keep it.

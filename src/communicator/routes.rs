@@ -15,20 +15,23 @@ use crate::engine::routes::Routes;
 use consort_control::membership::group::Group;
 use consort_control::membership::member::Distance;
 use consort_control::membership::process::{Listening, Shared};
-use consort_settings::options::TransportChoice;
+use consort_settings::options::{PortRange, Settings, TransportChoice};
 use consort_types::error::{Error, Result};
 
 /// The transports of a real process.
 pub(crate) struct ProcessRoutes {
     choice: TransportChoice,
+    /// At which its listeners take a port.
+    ports: Option<PortRange>,
     shared: Arc<Shared>,
     /// By local address; with what keeps its listener.
     tcp: HashMap<IpAddr, (Arc<Listening>, Arc<Tcp>)>,
 }
 
 impl ProcessRoutes {
-    pub(crate) fn new(shared: Arc<Shared>, choice: TransportChoice) -> Self {
-        ProcessRoutes { choice, shared, tcp: HashMap::new() }
+    pub(crate) fn new(shared: Arc<Shared>, settings: &Settings) -> Self {
+        let Settings { transport: choice, ports, .. } = *settings;
+        ProcessRoutes { choice, ports, shared, tcp: HashMap::new() }
     }
 }
 
@@ -71,7 +74,7 @@ impl Routes for ProcessRoutes {
             return Ok(tcp.clone());
         }
         let failed = |error| link_error(group.rank, rank, error);
-        let listening = self.shared.listening(ip).map_err(failed)?;
+        let listening = self.shared.listening(ip, self.ports).map_err(failed)?;
         let tcp = Tcp::new(listening.listener.clone(), group.member.key).map_err(failed)?;
         let tcp = Arc::new(tcp);
         self.tcp.insert(ip, (listening, tcp.clone()));

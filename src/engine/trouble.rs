@@ -462,7 +462,7 @@ mod tests {
 
     #[test]
     fn a_link_that_breaks_blames_only_those_who_left_too_early() {
-        let process = Process::acquire().expect("a process");
+        let process = Process::acquire(None).expect("a process");
         let other = Call::new(Kind::Barrier, DataType::Int8, None, 1, 0).descriptor();
         let (entered, ended) = (Duration::ZERO, Some(Duration::ZERO));
         let other = AgedEntry { sequence: 1, descriptor: other, entered, ended, failed: false };
@@ -471,7 +471,7 @@ mod tests {
             let ranks = Communicator::local(2).expect("two ranks");
             let group = ranks[0].core().group.clone();
             let settings = Settings::resolve(&Options::default()).expect("settings");
-            let routes = ProcessRoutes::new(process.shared.clone(), settings.transport);
+            let routes = ProcessRoutes::new(process.shared.clone(), &settings);
             let planner = Planner::of_process();
             let mut engine = Engine::new(group.clone(), Box::new(routes), settings, planner);
             let request = Some(engine.enter(Call::new(Kind::Barrier, DataType::Int8, None, 0, 0), 1));

@@ -4,6 +4,7 @@
 //! match on variants, never on text. Absent: ranks (the engine knows whose connection it was).
 
 use std::io;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use consort_cuda::CudaError;
@@ -37,6 +38,22 @@ pub enum TransportError {
         call: &'static str,
         /// The system's reason.
         source: io::Error,
+    },
+    /// No port of the range that the process may listen at is free.
+    #[error(
+        "{transport}: at {address} all {} ports of CONSORT_PORTS={first}-{last} are in use; widen CONSORT_PORTS: each \
+         process takes one port for control and one for data, so a host takes about two for each of its ranks and one \
+         for the meeting point", u32::from(*last) - u32::from(*first) + 1
+    )]
+    PortsInUse {
+        /// [`crate::Transport::name`].
+        transport: &'static str,
+        /// Where the process would listen.
+        address: IpAddr,
+        /// The range's first port.
+        first: u16,
+        /// The range's last port.
+        last: u16,
     },
     /// The address is not one of this transport's, or not one that can be connected to.
     #[error(
@@ -177,6 +194,7 @@ impl TransportError {
         match self {
             Self::OutOfMemory { transport, .. }
             | Self::System { transport, .. }
+            | Self::PortsInUse { transport, .. }
             | Self::BadAddress { transport, .. }
             | Self::Unreachable { transport, .. }
             | Self::PeerClosed { transport }

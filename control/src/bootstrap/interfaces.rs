@@ -1,9 +1,10 @@
-//! Which addresses of this host are given to others.
+//! Which addresses of this host are given to others, and from which others are called.
 //!
 //! Invariant: at most four, loopback first, no address that only means something with an interface's name beside it.
 //! Absent: rails, topology.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
@@ -35,6 +36,74 @@ pub fn asked() -> Result<Vec<IpAddr>> {
         chosen.retain(|ip| !ip.is_loopback());
     }
     Ok(chosen)
+}
+
+/// The address of this host from which `to` is to be called, where interfaces were asked for; `None` where the routing's
+/// choice will do. It will do where it is an address of those interfaces, and for this host itself.
+///
+/// # Errors
+/// [`ErrorKind::AddrNotAvailable`] if those interfaces have no address from which `to` can be called.
+pub(super) fn source(to: IpAddr) -> io::Result<Option<IpAddr>> {
+    let Some(asked) = Interfaces::asked(&Environment::of_process()) else { return Ok(None) };
+    source_among(&found(), &asked, to, routed)
+}
+
+/// The same among these addresses of this host, where `routed` says which one the routing would choose.
+fn source_among(
+    found: &[(String, IpAddr)],
+    asked: &Interfaces,
+    to: IpAddr,
+    routed: impl FnOnce(IpAddr) -> Option<IpAddr>,
+) -> io::Result<Option<IpAddr>> {
+    let to = to.to_canonical();
+    if to.is_loopback() || to.is_unspecified() || found.iter().any(|(_, ip)| *ip == to) {
+        return Ok(None);
+    }
+    let allowed: Vec<IpAddr> =
+        found.iter().filter(|(name, ip)| asked.has(name, ip)).map(|(_, ip)| *ip).collect();
+    if routed(to).is_some_and(|ip| allowed.contains(&ip)) {
+        return Ok(None);
+    }
+    let outward = allowed.iter().filter(|ip| ip.is_ipv4() == to.is_ipv4() && leads_outward(ip));
+    // The address most like the one to be called is likely to be of the same network.
+    match outward.max_by_key(|ip| common_bits(**ip, to)) {
+        Some(ip) => Ok(Some(*ip)),
+        None => Err(io::Error::new(
+            ErrorKind::AddrNotAvailable,
+            format!(
+                "{} leaves no IPv{} address of this host from which to call; let it name an interface that reaches there",
+                asked.text(),
+                if to.is_ipv4() { 4 } else { 6 }
+            ),
+        )),
+    }
+}
+
+/// The address that the routing would choose. A datagram socket sends nothing when it is connected.
+fn routed(to: IpAddr) -> Option<IpAddr> {
+    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    // The port does not matter.
+    socket.connect((to, 9)).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+/// Whether others can be called from it without an interface's name beside it.
+fn leads_outward(ip: &IpAddr) -> bool {
+    match ip {
+        _ if ip.is_loopback() || ip.is_unspecified() => false,
+        IpAddr::V4(ip) => !ip.is_link_local(),
+        IpAddr::V6(ip) => !ip.is_unicast_link_local(),
+    }
+}
+
+/// Leading bits that two addresses of one family have in common.
+pub(crate) fn common_bits(one: IpAddr, other: IpAddr) -> u32 {
+    match (one.to_canonical(), other.to_canonical()) {
+        (IpAddr::V4(one), IpAddr::V4(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
+        (IpAddr::V6(one), IpAddr::V6(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
+        _ => 0,
+    }
 }
 
 /// Megabits a second of the fastest adapter to other hosts among the interfaces that were asked for, as the system says; 0
@@ -101,13 +170,9 @@ fn found() -> Vec<(String, IpAddr)> {
 
 /// One loopback address (IPv4 if there is one), then addresses of real interfaces, then of inner ones; IPv4 first.
 fn choose(found: &[(String, IpAddr)]) -> Vec<IpAddr> {
-    let rank =
-        |name: &str, ip: &IpAddr| match (ip.is_loopback(), INNER.iter().any(|p| name.starts_with(p)), ip) {
-            (true, ..) => None,
-            (_, _, IpAddr::V4(v4)) if v4.is_link_local() || v4.is_unspecified() => None,
-            (_, _, IpAddr::V6(v6)) if v6.is_unicast_link_local() || v6.is_unspecified() => None,
-            (_, inner, ip) => Some((inner, ip.is_ipv6())),
-        };
+    let rank = |name: &str, ip: &IpAddr| {
+        leads_outward(ip).then(|| (INNER.iter().any(|p| name.starts_with(p)), ip.is_ipv6()))
+    };
     let loopback =
         |v6: bool| found.iter().map(|(_, ip)| *ip).find(|ip| ip.is_loopback() && ip.is_ipv6() == v6);
     let mut chosen: Vec<IpAddr> = loopback(false).or_else(|| loopback(true)).into_iter().collect();
@@ -190,6 +255,51 @@ mod tests {
         assert_eq!(chosen("").len(), 3);
         let error = among(found.clone(), asked("wlan").as_ref()).unwrap_err().to_string();
         assert!(error.contains("NCCL_SOCKET_IFNAME=wlan") && error.contains("eth0 (10.0.0.2)"), "{error}");
+    }
+
+    #[test]
+    fn calls_come_from_what_was_asked_for() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let found: Vec<(String, IpAddr)> = [
+            ("lo", "127.0.0.1"),
+            ("eth0", "10.0.0.2"),
+            ("ib0", "10.1.0.2"),
+            ("ib1", "10.2.0.2"),
+            ("ib1", "fe80::2"),
+        ]
+        .map(|(name, text)| (name.to_owned(), ip(text)))
+        .into();
+        let source = |names: &str, to: &str, routed: &str| {
+            let lookup = |name: &str| (name == "NCCL_SOCKET_IFNAME").then(|| names.to_owned());
+            let asked = Interfaces::asked(&Environment::from_lookup(lookup)).unwrap();
+            source_among(&found, &asked, ip(to), |_| Some(ip(routed)))
+        };
+        // The routing would take an interface that was not asked for: the address most like the called one is taken.
+        assert_eq!(source("ib", "10.2.0.9", "10.0.0.2").unwrap(), Some(ip("10.2.0.2")));
+        assert_eq!(source("ib", "10.1.0.9", "10.0.0.2").unwrap(), Some(ip("10.1.0.2")));
+        assert_eq!(
+            source("^eth0", "192.168.0.1", "10.0.0.2").unwrap().map(|ip| ip.is_loopback()),
+            Some(false)
+        );
+        assert_eq!(source("ib", "::ffff:10.2.0.9", "10.0.0.2").unwrap(), Some(ip("10.2.0.2")));
+        // The routing's choice holds where it was asked for, and this host itself is called as ever.
+        assert_eq!(source("ib", "10.2.0.9", "10.1.0.2").unwrap(), None);
+        for own in ["127.0.0.1", "::1", "0.0.0.0", "10.0.0.2"] {
+            assert_eq!(source("ib", own, "10.0.0.2").unwrap(), None);
+        }
+        // The loopback and addresses of one link lead to no other host.
+        for (names, to) in [("lo", "10.0.0.9"), ("ib1", "fd00::9")] {
+            let error = source(names, to, "10.0.0.2").unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::AddrNotAvailable);
+            let named =
+                format!("NCCL_SOCKET_IFNAME={names} leaves no IPv{}", if to.contains(':') { 6 } else { 4 });
+            assert!(error.to_string().starts_with(&named), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_routing_reaches_this_host_from_itself() {
+        assert_eq!(routed(Ipv4Addr::LOCALHOST.into()), Some(Ipv4Addr::LOCALHOST.into()));
     }
 
     #[test]

@@ -28,6 +28,7 @@ mod wire;
 mod tests;
 
 pub use crate::proof::{host_id, name, random, veil};
+pub(crate) use interfaces::common_bits;
 pub use interfaces::{asked as asked_interfaces, wire_mbits};
 #[cfg(any(test, feature = "testing"))]
 pub use join::join;

@@ -4,14 +4,16 @@
 //! can run in one thread, over connections in memory and in a time that is only counted. Absent: what is said.
 
 use std::io::{ErrorKind, Read, Result, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, socket};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, socket};
+
+use super::interfaces;
 
 /// The root's end of a connection; reading and writing never block.
 ///
@@ -53,11 +55,19 @@ pub trait Dial {
     fn connected(&mut self, stream: &mut Self::Stream) -> Poll<Result<()>>;
 }
 
-/// Begins to connect; what is returned never blocks.
+/// Begins to connect, from an interface that was asked for; what is returned never blocks.
 pub(crate) fn connect(address: SocketAddr) -> Result<TcpStream> {
+    connect_from(interfaces::source(address.ip())?, address)
+}
+
+/// The same from this address of this host, or from the one that the routing chooses.
+fn connect_from(source: Option<IpAddr>, address: SocketAddr) -> Result<TcpStream> {
     let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let stream = TcpStream::from(socket(family, SockType::Stream, flags, None)?);
+    if let Some(source) = source {
+        bind(stream.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(source, 0)))?;
+    }
     match nix::sys::socket::connect(stream.as_raw_fd(), &SockaddrStorage::from(address)) {
         // Interrupted, it goes on by itself.
         Ok(()) | Err(Errno::EINPROGRESS | Errno::EINTR) => Ok(stream),
@@ -96,4 +106,24 @@ pub(crate) fn patience(until: Option<Instant>, now: Instant) -> PollTimeout {
     // Rounded up, so that what is due is due when poll returns; at most a minute, so that it fits.
     let left = until.saturating_duration_since(now).min(Duration::from_secs(60));
     PollTimeout::from(left.as_nanos().div_ceil(1_000_000) as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use super::*;
+
+    #[test]
+    fn a_call_comes_from_the_address_that_it_was_given() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let there = listener.local_addr().expect("an address");
+        for (source, seen) in
+            [(Some(Ipv4Addr::new(127, 0, 0, 3)), Ipv4Addr::new(127, 0, 0, 3)), (None, Ipv4Addr::LOCALHOST)]
+        {
+            let _call = connect_from(source.map(IpAddr::from), there).expect("a call");
+            let (_, caller) = listener.accept().expect("the call");
+            assert_eq!(caller.ip(), seen);
+        }
+    }
 }

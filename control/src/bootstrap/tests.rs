@@ -15,6 +15,8 @@ use crate::frames::{Frames, Incoming, Progress, frame, kind};
 use crate::handshake::{Caller, JOINING_VERSION, marked, unmarked};
 use crate::proof::{prove, random};
 use consort_algorithms::hardware::BusId;
+use consort_settings::environment::Environment;
+use consort_settings::options::PortRange;
 use consort_topology::{Claim, Place};
 use consort_types::Rank;
 use consort_types::error::{Error, Result};
@@ -61,7 +63,7 @@ fn hello(rank: Rank, size: u32) -> Hello {
 }
 
 fn at_loopback() -> UniqueId {
-    UniqueId::create_on(&[Ipv4Addr::LOCALHOST.into()], None, Limits::default()).unwrap()
+    UniqueId::create_on(&[Ipv4Addr::LOCALHOST.into()], None, None, Limits::default()).unwrap()
 }
 
 /// What another process would hold.
@@ -172,7 +174,7 @@ fn every_address_of_the_host_works_and_the_root_ends_by_itself() {
 
 #[test]
 fn ipv6_works() {
-    let Ok(id) = UniqueId::create_on(&[Ipv6Addr::LOCALHOST.into()], None, Limits::default()) else {
+    let Ok(id) = UniqueId::create_on(&[Ipv6Addr::LOCALHOST.into()], None, None, Limits::default()) else {
         eprintln!("SKIPPED: this host has no ::1");
         return;
     };
@@ -364,7 +366,7 @@ fn different_sizes_and_settings_are_named_with_their_ranks() {
 #[test]
 fn a_failure_is_not_told_for_ever_to_those_who_never_come() {
     let limits = Limits { linger: Duration::from_millis(300), ..Limits::default() };
-    let id = UniqueId::create_on(&[IpAddr::from([127, 0, 0, 1])], None, limits).unwrap();
+    let id = UniqueId::create_on(&[IpAddr::from([127, 0, 0, 1])], None, None, limits).unwrap();
     let root = id.root.clone().unwrap();
     let begun = Instant::now();
     // There are no more than these.
@@ -432,7 +434,7 @@ fn a_second_job_at_the_same_address_is_told_so() {
 #[test]
 fn a_root_that_is_gone_or_given_up_is_an_error_that_says_what_to_check() {
     // An address of this test's own: another's root may come to listen at a port of 127.0.0.1.
-    let id = UniqueId::create_on(&[free_address().ip()], None, Limits::default()).unwrap();
+    let id = UniqueId::create_on(&[free_address().ip()], None, None, Limits::default()).unwrap();
     let gone = copy(&id);
     let mut waiting = heard_by_hand(&id, &hello(1, 2));
     let begun = Instant::now();
@@ -509,4 +511,29 @@ fn bind_addresses_are_checked() {
         let error = bind_addresses(Some(wrong)).unwrap_err().to_string();
         assert!(error.contains("CONSORT_BIND"), "{error}");
     }
+}
+
+#[test]
+fn a_root_takes_a_port_of_its_range_or_says_that_there_is_none() {
+    let range = |text: &'static str| {
+        let lookup = |name: &str| (name == "CONSORT_PORTS").then(|| text.to_owned());
+        PortRange::asked(&Environment::from_lookup(lookup)).unwrap()
+    };
+    let create = |bind: &[IpAddr], ports: &'static str| {
+        UniqueId::create_on(bind, range(ports), None, Limits::default())
+    };
+    let ip = free_address().ip();
+    let id = create(&[ip], "17100-17100").unwrap();
+    assert_eq!(id.addresses, [SocketAddr::new(ip, 17_100)]);
+    let error = create(&[ip], "17100-17100").unwrap_err().to_string();
+    assert!(error.contains(&format!("at {ip} all 1 ports of CONSORT_PORTS=17100-17100")), "{error}");
+    assert!(error.contains("widen CONSORT_PORTS") && !error.contains("CONSORT_ADDRESS"), "{error}");
+    // Where addresses are the library's choice, one at which it cannot listen is left out, but not for want of a port. The
+    // loopback is the first of them; where another program has the port, it is taken too.
+    let _held = TcpListener::bind((Ipv4Addr::LOCALHOST, 17_101));
+    let error = create(&[], "17101-17101").unwrap_err().to_string();
+    assert!(error.contains("all 1 ports of CONSORT_PORTS=17101-17101"), "{error}");
+    // An address that cannot be listened at is not the range's fault.
+    let error = create(&[[192, 0, 2, 1].into()], "17100-17101").unwrap_err().to_string();
+    assert!(error.contains("not an address of this host"), "{error}");
 }

@@ -19,6 +19,8 @@ use crate::codec::forms::SOCKET_BYTES;
 use crate::codec::{Malformed, Reader, Wire, bytes_of};
 use crate::proof::{Secret, digest, hex, name, prove, random};
 use consort_settings::environment::Environment;
+use consort_settings::options::PortRange;
+use consort_transports::listen_within;
 use consort_types::error::{Error, Result};
 
 const MAGIC: [u8; 4] = *b"cnst";
@@ -58,15 +60,17 @@ impl UniqueId {
     /// A new id, whose root runs in this process.
     ///
     /// It listens on the loopback address and on up to three addresses of the host's interfaces, or only on the ip
-    /// addresses that `CONSORT_BIND` names (separated by commas). Without any usable network an id is still returned; it
-    /// serves a job of one rank.
+    /// addresses that `CONSORT_BIND` names (separated by commas), at ports of the range `CONSORT_PORTS` where that is set.
+    /// Without any usable network an id is still returned; it serves a job of one rank.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if `CONSORT_BIND` is malformed or not of this host; [`Error::System`] if there is no
-    /// randomness or no thread to be had.
+    /// [`Error::InvalidArgument`] if `CONSORT_BIND` is malformed or not of this host, or if `CONSORT_PORTS` is malformed or
+    /// has no free port; [`Error::System`] if there is no randomness or no thread to be had.
     pub fn create() -> Result<Self> {
-        let bind = Environment::of_process().text("CONSORT_BIND").map(|(text, _)| text);
-        Self::create_on(&bind_addresses(bind.as_deref())?, None, Limits::default())
+        let environment = Environment::of_process();
+        let bind = environment.text("CONSORT_BIND").map(|(text, _)| text);
+        let ports = PortRange::asked(&environment)?;
+        Self::create_on(&bind_addresses(bind.as_deref())?, ports, None, Limits::default())
     }
 
     /// A new id whose root listens at `address`, for ranks that know address and secret beforehand.
@@ -147,17 +151,26 @@ impl UniqueId {
         UniqueId { addresses: addresses.to_vec(), secret: Secret(secret), job, agreed, root: None }
     }
 
-    /// A new id on these addresses, or on all that the host has; `door` hands its bytes to local processes.
-    pub(super) fn create_on(bind: &[IpAddr], door: Option<Door>, limits: Limits) -> Result<Self> {
+    /// A new id on these addresses, or on all that the host has, at ports of the range where there is one; `door` hands its
+    /// bytes to local processes.
+    pub(super) fn create_on(
+        bind: &[IpAddr],
+        ports: Option<PortRange>,
+        door: Option<Door>,
+        limits: Limits,
+    ) -> Result<Self> {
         let mut listeners = Vec::new();
         let all = if bind.is_empty() { interfaces::usable()? } else { bind.to_vec() };
         for ip in all {
-            match listen(SocketAddr::new(ip, 0)) {
-                Ok(listener) => listeners.push(listener),
-                Err(error) if bind.is_empty() => {
-                    tracing::debug!(%ip, %error, "the root does not listen here")
-                }
-                Err(error) => return Err(error),
+            match listen_within(ip, ports.map(PortRange::ports)) {
+                Ok(listener) => listeners.push(for_all_ranks(listener)),
+                Err(error) => match ports.and_then(|ports| ports.refused(ip, &error)) {
+                    Some(error) => return Err(error),
+                    None if bind.is_empty() => {
+                        tracing::debug!(%ip, %error, "the root does not listen here")
+                    }
+                    None => return Err(refused(SocketAddr::new(ip, 0), error)),
+                },
             }
         }
         let addresses = listened(&listeners)?;
@@ -292,9 +305,21 @@ pub(super) fn bind_addresses(value: Option<&str>) -> Result<Vec<IpAddr>> {
     }
 }
 
+/// Listens at an address that was agreed on, port and all.
 pub(super) fn listen(address: SocketAddr) -> Result<TcpListener> {
+    TcpListener::bind(address).map(for_all_ranks).map_err(|error| refused(address, error))
+}
+
+/// The standard library's queue is of 128 callers, and all ranks call at the same time; without this the others call again.
+fn for_all_ranks(listener: TcpListener) -> TcpListener {
+    let _ = nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::MAXCONN);
+    listener
+}
+
+/// Why the root cannot listen there.
+fn refused(address: SocketAddr, error: std::io::Error) -> Error {
     use std::io::ErrorKind;
-    let listener = TcpListener::bind(address).map_err(|error| match error.kind() {
+    match error.kind() {
         ErrorKind::AddrInUse => Error::invalid(
             format!("the rendezvous address {address} is in use, most likely by another job"),
             "give each job a port of its own (CONSORT_ADDRESS), and do not use MASTER_PORT, which torchrun's agent holds",
@@ -308,8 +333,5 @@ pub(super) fn listen(address: SocketAddr) -> Result<TcpListener> {
             "take a port above 1023",
         ),
         _ => Error::system(format!("listening at the rendezvous address {address}"), error),
-    })?;
-    // The standard library's queue is of 128 callers, and all ranks call at the same time; without this the others call again.
-    let _ = nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::MAXCONN);
-    Ok(listener)
+    }
 }

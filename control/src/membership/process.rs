@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::UnixListener;
@@ -15,7 +15,10 @@ use std::time::{Duration, Instant};
 
 use consort_memory::ForkStamp;
 use consort_memory::sync::{AtomicBool, AtomicU64, Ordering};
-use consort_transports::{Listener, Loopback, MemoryLender, PidFd, Service, Shm, Transport, TransportError};
+use consort_settings::options::PortRange;
+use consort_transports::{
+    Listener, Loopback, MemoryLender, PidFd, Service, Shm, Transport, TransportError, listen_within,
+};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{Backlog, listen};
@@ -138,7 +141,13 @@ impl Drop for Listening {
 
 impl Process {
     /// The process's state, made if there is none (or only a parent's).
-    pub fn acquire() -> Result<Arc<Process>> {
+    ///
+    /// The control listener takes a port of this range; one that is there already stays where it is.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if the range has no free port; [`Error::System`] if the system has no more sockets,
+    /// memory or randomness.
+    pub fn acquire(ports: Option<PortRange>) -> Result<Arc<Process>> {
         let mut slot = lock(&PROCESS);
         if let Some(process) = slot.upgrade() {
             if !process.shared.fork.is_forked_child() {
@@ -147,7 +156,7 @@ impl Process {
             // The child's copy of the parent's state: nothing in it may run here.
             std::mem::forget(process);
         }
-        let process = Arc::new(Process { shared: Shared::new()?, thread: Mutex::new(None) });
+        let process = Arc::new(Process { shared: Shared::new(ports)?, thread: Mutex::new(None) });
         *slot = Arc::downgrade(&process);
         Ok(process)
     }
@@ -185,17 +194,30 @@ impl Drop for Process {
     }
 }
 
+/// Listens for control connections at all addresses.
+fn control_listener(ports: Option<PortRange>) -> Result<TcpListener> {
+    let at = |ip: IpAddr| {
+        listen_within(ip, ports.map(PortRange::ports)).map_err(|error| {
+            let blamed = ports.and_then(|ports| ports.refused(ip, &error));
+            blamed.unwrap_or_else(|| Error::system("binding the control port", error))
+        })
+    };
+    match at(Ipv6Addr::UNSPECIFIED.into()) {
+        // A host without IPv6. A range without a free port has none for IPv4 alone either.
+        Err(Error::System { .. }) => at(Ipv4Addr::UNSPECIFIED.into()),
+        listening => listening,
+    }
+}
+
 impl Shared {
-    pub(super) fn new() -> Result<Arc<Self>> {
+    pub(super) fn new(ports: Option<PortRange>) -> Result<Arc<Self>> {
         let nonce = random::<16>()?;
         let unix_name = format!("consort-{}", hex(&random::<16>()?)).into_bytes();
         let address = std::os::unix::net::SocketAddr::from_abstract_name(&unix_name)
             .map_err(|error| Error::system("naming the control socket", error))?;
         let unix = UnixListener::bind_addr(&address)
             .map_err(|error| Error::system("binding the control socket", error))?;
-        let tcp = TcpListener::bind("[::]:0")
-            .or_else(|_| TcpListener::bind("0.0.0.0:0"))
-            .map_err(|error| Error::system("binding the control port", error))?;
+        let tcp = control_listener(ports)?;
         let ready = || -> io::Result<(Epoll, EventFd)> {
             unix.set_nonblocking(true)?;
             tcp.set_nonblocking(true)?;
@@ -254,16 +276,21 @@ impl Shared {
         self.watch(service.descriptor(), Source::Service(service.clone()))
     }
 
-    /// The data listener of this process at one of its addresses, made if no communicator uses it yet.
+    /// The data listener of this process at one of its addresses, made at a port of the range if no communicator uses it
+    /// yet.
     ///
     /// # Errors
-    /// As of [`Listener::new`], or the system's.
-    pub fn listening(self: &Arc<Self>, at: IpAddr) -> std::result::Result<Arc<Listening>, TransportError> {
+    /// As of [`Listener::within`], or the system's.
+    pub fn listening(
+        self: &Arc<Self>,
+        at: IpAddr,
+        ports: Option<PortRange>,
+    ) -> std::result::Result<Arc<Listening>, TransportError> {
         let mut all = lock(&self.listening);
         if let Some(listening) = all.get(&at).and_then(Weak::upgrade) {
             return Ok(listening);
         }
-        let listener = Arc::new(Listener::new(at)?);
+        let listener = Arc::new(Listener::within(at, ports.map(PortRange::ports))?);
         let refused = |source| TransportError::System { transport: "tcp", call: "epoll_ctl", source };
         let key = self.attend(listener.clone()).map_err(refused)?;
         let listening = Arc::new(Listening { listener, shared: self.clone(), key });
@@ -424,5 +451,30 @@ impl Shared {
                 true
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use consort_settings::environment::Environment;
+
+    #[test]
+    fn control_ports_come_from_the_range_and_a_full_one_is_searched_once() {
+        // Two ports of this process, which the system does not pick.
+        let first = 17_200 + (std::process::id() % 300) as u16 * 2;
+        let text = format!("{first}-{}", first + 1);
+        let lookup = |name: &str| (name == "CONSORT_PORTS").then(|| text.clone());
+        let ports = PortRange::asked(&Environment::from_lookup(lookup)).expect("a range");
+        let listen = || control_listener(ports);
+        let held = [listen().expect("free"), listen().expect("free")];
+        let places = held.each_ref().map(|listener| listener.local_addr().expect("an address"));
+        let mut found = places.map(|place| place.port());
+        found.sort_unstable();
+        assert_eq!(found, [first, first + 1]);
+        let error = listen().expect_err("both are taken");
+        assert!(matches!(error, Error::InvalidArgument { .. }), "{error:?}");
+        let expected = format!("at {} all 2 ports of CONSORT_PORTS={text}", places[0].ip());
+        assert!(error.to_string().contains(&expected), "{error}");
     }
 }

@@ -16,7 +16,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::patience::Patience;
-use crate::bootstrap::{connect, connected};
+use crate::bootstrap::{common_bits, connect, connected};
 
 /// How long an address may be silent before the next is tried beside it.
 const HEAD_START: Duration = Duration::from_millis(250);
@@ -95,15 +95,6 @@ fn all(failed: &[(SocketAddr, io::Error)]) -> io::Error {
     };
     let each: Vec<String> = failed.iter().map(|(address, error)| format!("{address}: {error}")).collect();
     io::Error::new(last.kind(), each.join(", "))
-}
-
-/// Leading bits that two addresses of one family have in common.
-fn common_bits(one: IpAddr, other: IpAddr) -> u32 {
-    match (one.to_canonical(), other.to_canonical()) {
-        (IpAddr::V4(one), IpAddr::V4(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
-        (IpAddr::V6(one), IpAddr::V6(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
-        _ => 0,
-    }
 }
 
 #[cfg(test)]

@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn work_on_devices_wakes_the_thread_once() {
-        let shared = Shared::new().expect("a process");
+        let shared = Shared::new(None).expect("a process");
         let work = Arc::new(OnDevice::default());
         let watch = || {
             let work: Arc<dyn Unattended> = work.clone();
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn work_of_the_host_is_left_as_soon_as_it_is_idle_and_what_is_gone_at_once() {
-        let shared = Shared::new().expect("a process");
+        let shared = Shared::new(None).expect("a process");
         let work: Arc<dyn Unattended> = Arc::new(OnDevice { is_idle: AtomicBool::new(true) });
         for _ in 0..2 {
             shared.look_after(Arc::downgrade(&work));

@@ -17,7 +17,7 @@ const fn variable(name: &'static str, default: &'static str, meaning: &'static s
     Ours { name, default, meaning }
 }
 
-const OURS: [Ours; 30] = [
+const OURS: [Ours; 31] = [
     variable(
         "CONSORT_TIMEOUT",
         "1800",
@@ -116,6 +116,12 @@ const OURS: [Ours; 30] = [
          data goes by TCP where memory cannot be shared",
     ),
     variable("CONSORT_BIND", "", "ip addresses on which a unique id's rendezvous listens"),
+    variable(
+        "CONSORT_PORTS",
+        "",
+        "ports, as 61000-61063, at which this process listens for other hosts, all but that of CONSORT_ADDRESS or NCCL_COMM_ID; \
+         about two for each rank of a host and one for the meeting point; unset, the system picks; ranks may differ",
+    ),
 ];
 
 /// This library's own variables, `CONSORT_*`. Those that a [`Setting`](super::Setting) is named after are among them.

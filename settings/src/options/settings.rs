@@ -8,8 +8,8 @@ use std::sync::Once;
 use std::time::Duration;
 
 use super::{
-    Exchanged, Options, PLANNER_VERSION, Pinning, Preferences, SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS,
-    TIMEOUT_MAX, TransportChoice, WIRE_VERSION,
+    Exchanged, Options, PLANNER_VERSION, Pinning, PortRange, Preferences, SLOT_BYTES_MAX, SLOT_BYTES_MIN,
+    SLOTS, TIMEOUT_MAX, TransportChoice, WIRE_VERSION, ports,
 };
 use consort_algorithms::hardware::BusId;
 
@@ -37,6 +37,8 @@ pub struct Settings {
     pub records: usize,
     /// The transports; equal on all ranks.
     pub transport: TransportChoice,
+    /// The ports at which this process listens for other hosts; `None` where the system picks. Ranks may differ.
+    pub ports: Option<PortRange>,
     /// Pinning of the thread that joins; ranks may differ.
     pub pinning: Pinning,
     /// The most channels of a plan.
@@ -106,6 +108,12 @@ impl Settings {
             TransportChoice::Auto,
             |choice| choice.name().to_owned(),
         )?;
+        let ports = read.value(
+            &[(ports::NAME, &|text| Ok(PortRange::read(text)?.map(Some)))],
+            None,
+            None,
+            |ports: &Option<PortRange>| ports.map_or_else(String::new, |ports| ports.to_string()),
+        )?;
         let pinning = read.value(
             &[("CONSORT_PIN", &|text| {
                 let pinning = Pinning::parse(text.trim());
@@ -167,6 +175,7 @@ impl Settings {
             report_after,
             records,
             transport,
+            ports,
             pinning,
             channels,
             thread_blocks,
@@ -335,6 +344,6 @@ fn device(address: &str) -> Result<BusId> {
 const EVENTS_RULE: &str = "a number from 1 to 4194304";
 const SLOT_RULE: &str = "a power of two from 16384 to 524288";
 
-fn bad(name: &str, value: &str, rule: &str) -> Error {
+pub(super) fn bad(name: &str, value: &str, rule: &str) -> Error {
     Error::invalid(format!("{name} is {value:?}"), format!("it must be {rule}"))
 }

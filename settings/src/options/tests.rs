@@ -65,6 +65,21 @@ fn pinning_is_asked_for() {
 }
 
 #[test]
+fn ports_are_listed_and_may_differ_between_ranks() {
+    let ports = |set: &[(&str, &str)]| {
+        let (settings, listed) = settings(set, &Options::default()).expect("settings");
+        let listed = listed.into_iter().find(|listed| listed.name == "CONSORT_PORTS").expect("a setting");
+        assert_eq!(listed.value, settings.ports.map_or(String::new(), |ports| ports.to_string()));
+        (listed.value, listed.origin, settings.agreed())
+    };
+    let (value, origin, agreed) = ports(&[("CONSORT_PORTS", "61000-61063")]);
+    assert_eq!((value.as_str(), origin), ("61000-61063", Origin::Consort));
+    for unset in [&[] as &[(&str, &str)], &[("CONSORT_PORTS", " ")]] {
+        assert_eq!(ports(unset), (String::new(), Origin::Default, agreed.clone()));
+    }
+}
+
+#[test]
 fn ctas_bound_the_streams() {
     let streams =
         |set: &[(&str, &str)], options: Options| settings(set, &options).expect("settings").0.channels;
@@ -126,6 +141,8 @@ fn nonsense_is_named() {
         ("CONSORT_JOIN_TIMEOUT", "nan"),
         ("CONSORT_JOIN_TIMEOUT", "1e-20"),
         ("CONSORT_TRANSPORT", "pigeon"),
+        ("CONSORT_PORTS", "5"),
+        ("CONSORT_PORTS", "70000-70001"),
         ("CONSORT_PIN", "core"),
         ("CONSORT_PIN", ""),
         ("CONSORT_CHANNELS", "0"),

@@ -37,8 +37,8 @@ impl Routes for Hosts {
             return Ok(self.shared.loopback.clone());
         }
         let (_, tcp) = self.tcp.get_or_insert_with(|| {
-            let listening =
-                self.shared.listening(IpAddr::V4(Ipv4Addr::LOCALHOST)).expect("a listener of this process");
+            let listening = self.shared.listening(IpAddr::V4(Ipv4Addr::LOCALHOST), None);
+            let listening = listening.expect("a listener of this process");
             let tcp = Tcp::new(listening.listener.clone(), group.member.key).expect("a page");
             (listening, Arc::new(tcp))
         });

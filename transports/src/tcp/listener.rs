@@ -7,7 +7,9 @@
 //! caller ([`super::TcpConnecting`]).
 
 use std::collections::{HashMap, VecDeque};
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -17,6 +19,7 @@ use nix::sys::socket::{Backlog, listen};
 use super::handshake::{HELLO_BYTES, JobName, Key, Verdict, job_of};
 use super::linger::Lingering;
 use super::{NAME, send_small, system};
+use crate::ports::listen_within;
 use crate::reception::Reception;
 use crate::segment::Nonce;
 use crate::{Service, TransportError};
@@ -66,12 +69,26 @@ impl Listener {
     /// # Errors
     /// [`TransportError::BadAddress`] when `bind` is unspecified (peers get it), or the system's error.
     pub fn new(bind: IpAddr) -> Result<Self, TransportError> {
+        Self::within(bind, None)
+    }
+
+    /// As [`Listener::new`], at a port of the range where there is one.
+    ///
+    /// # Errors
+    /// Those of [`Listener::new`], and [`TransportError::PortsInUse`] when each port of the range is in use.
+    pub fn within(bind: IpAddr, ports: Option<RangeInclusive<u16>>) -> Result<Self, TransportError> {
         if bind.is_unspecified() {
             let reason = "the address to listen on must be one that peers can connect to";
             return Err(TransportError::BadAddress { transport: NAME, reason });
         }
         let refused = |call| move |error| TransportError::system(NAME, call, error);
-        let listener = std::net::TcpListener::bind((bind, 0)).map_err(refused("bind"))?;
+        let listener = listen_within(bind, ports.clone()).map_err(|error| match ports {
+            Some(ports) if error.kind() == ErrorKind::AddrInUse => {
+                let (first, last) = ports.into_inner();
+                TransportError::PortsInUse { transport: NAME, address: bind, first, last }
+            }
+            _ => refused("bind")(error),
+        })?;
         let here = listener.local_addr().map_err(refused("getsockname"))?;
         listener.set_nonblocking(true).map_err(refused("fcntl"))?;
         // Again, for a longer queue than the standard library's: all ranks call at the same time.
@@ -152,5 +169,30 @@ impl Service for Listener {
                 }
             },
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn a_range_holds_every_listener_and_a_full_one_says_so() {
+        let [.., high, low] = std::process::id().to_be_bytes();
+        let ip: IpAddr = Ipv4Addr::new(127, high.clamp(1, 254), low, 3).into();
+        let listener = || Listener::within(ip, Some(17_000..=17_001));
+        let held = [listener().expect("free"), listener().expect("free")];
+        let mut ports = held.each_ref().map(|listener| listener.here.port());
+        ports.sort_unstable();
+        assert_eq!(ports, [17_000, 17_001]);
+        let error = listener().expect_err("both are taken");
+        assert!(matches!(error, TransportError::PortsInUse { first: 17_000, last: 17_001, .. }), "{error:?}");
+        let text = error.to_string();
+        let parts = [&ip.to_string(), "all 2 ports", "CONSORT_PORTS=17000-17001", "widen CONSORT_PORTS"];
+        assert!(parts.iter().all(|part| text.contains(*part)), "{text}");
+        drop(held);
+        listener().expect("free again");
     }
 }

@@ -14,6 +14,8 @@ use crate::bootstrap::door::{self, Directory, Door};
 use crate::bootstrap::root::Limits;
 use crate::bootstrap::unique_id::{ADDRESSES_MAX, bind_addresses};
 use crate::proof::{hex, prove};
+use consort_settings::environment::Environment;
+use consort_settings::options::PortRange;
 use consort_types::error::{Error, Result};
 
 /// What to do across hosts.
@@ -79,8 +81,9 @@ pub(super) fn rendezvous(
     let directory = Directory::open_in(candidates.unwrap_or(&usual))?;
     if launch.rank == 0 {
         let bind = bind_addresses(text("CONSORT_BIND").as_deref())?;
+        let ports = PortRange::asked(&Environment::from_lookup(&text))?;
         let door = Door::open(directory, &name, launch.rank)?;
-        UniqueId::create_on(&bind, Some(door), Limits::default())
+        UniqueId::create_on(&bind, ports, Some(door), Limits::default())
     } else {
         UniqueId::from_bytes(&door::fetch(&directory, &name, launch.rank, timeout)?)
     }

@@ -148,7 +148,8 @@ mod tests {
 
     #[test]
     fn a_forked_child_neither_stops_nor_waits_for_the_thread() {
-        let mut id = UniqueId::create_on(&[IpAddr::from([127, 0, 0, 1])], None, Limits::default()).unwrap();
+        let mut id =
+            UniqueId::create_on(&[IpAddr::from([127, 0, 0, 1])], None, None, Limits::default()).unwrap();
         // As a fork sees it: the same handle, in another process.
         let mut root = std::sync::Arc::into_inner(id.root.take().unwrap()).unwrap();
         root.process += 1;

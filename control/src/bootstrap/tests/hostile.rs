@@ -11,7 +11,7 @@ fn strict(unproved_max: usize) -> Limits {
 }
 
 fn root(limits: Limits) -> UniqueId {
-    UniqueId::create_on(&[Ipv4Addr::LOCALHOST.into()], None, limits).unwrap()
+    UniqueId::create_on(&[Ipv4Addr::LOCALHOST.into()], None, None, limits).unwrap()
 }
 
 fn closed_within(stream: &mut TcpStream, limit: Duration) -> bool {

@@ -59,7 +59,7 @@ struct Listening {
 
 impl Listening {
     fn new() -> Self {
-        let shared = process::Shared::new().expect("listeners");
+        let shared = process::Shared::new(None).expect("listeners");
         let name = SocketAddr::from_abstract_name(&shared.unix_name).expect("a name");
         let port = shared.tcp_addresses().expect("addresses")[0].port();
         let member = Member::new(&shared, JOB, KEY, 0, table(SIZE));
