@@ -81,7 +81,7 @@ pub(super) fn rendezvous(
     let directory = Directory::open_in(candidates.unwrap_or(&usual))?;
     if launch.rank == 0 {
         let bind = bind_addresses(text("CONSORT_BIND").as_deref())?;
-        let ports = PortRange::asked(&Environment::from_lookup(&text))?;
+        let ports = PortRange::asked(&Environment::from_lookup(text))?;
         let door = Door::open(directory, &name, launch.rank)?;
         UniqueId::create_on(&bind, ports, Some(door), Limits::default())
     } else {
