@@ -222,6 +222,9 @@ impl Core {
 
     /// Frees what operations on its devices have left behind. Not to be called by a thread that has an engine.
     pub(super) fn free_discarded(&self) {
+        if discarded::is_empty() {
+            return;
+        }
         let devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner).clone();
         discarded::free(&devices);
     }

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use consort_cuda::{Context, DeviceMemory, DeviceSpan, Event};
@@ -16,6 +17,7 @@ use super::slots::Slots;
 
 /// A device and what is kept for it.
 pub(crate) struct Gpu {
+    number: usize,
     pub(super) kernels: Kernels,
     pub(super) slots: Arc<Slots>,
     events: Arc<Mutex<Vec<Event>>>,
@@ -95,7 +97,9 @@ impl Gpu {
         all.retain(|gpu| gpu.strong_count() > 0);
         let known = all.iter().filter_map(Weak::upgrade).find(|gpu| gpu.context() == context);
         known.unwrap_or_else(|| {
+            static NUMBERS: AtomicUsize = AtomicUsize::new(0);
             let gpu = Arc::new(Gpu {
+                number: NUMBERS.fetch_add(1, Ordering::Relaxed),
                 kernels: Kernels::new(context, images::log_loading),
                 slots: Slots::new(context),
                 events: Arc::default(),
@@ -110,9 +114,9 @@ impl Gpu {
         })
     }
 
-    /// Its number in this process, as long as it lives.
+    /// Its number in this process, which no other has before or after.
     pub(crate) fn number(&self) -> usize {
-        std::ptr::from_ref(self).addr()
+        self.number
     }
 
     pub(crate) fn context(&self) -> &Context {

@@ -148,7 +148,7 @@ pub(crate) fn give_back(mut task: Task, memory: Vec<Memory>) {
         task.release();
         std::mem::forget((task, memory));
     } else if let Some(device) = task.device() {
-        discarded::keep(device, (task, memory));
+        discarded::keep(device, task.watched(), (task, memory));
     }
 }
 

@@ -158,6 +158,11 @@ impl Task {
         self.parts[..self.count].iter().find_map(Part::device)
     }
 
+    /// How many of its requests run in streams.
+    pub(crate) fn watched(&self) -> usize {
+        self.parts[..self.count].iter().filter(|part| part.is_watched()).count()
+    }
+
     /// Whether devices alone move its data.
     pub(crate) fn is_on_devices(&self) -> bool {
         self.parts[..self.count].iter().all(Part::is_on_device)

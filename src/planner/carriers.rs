@@ -1,7 +1,7 @@
 //! Carriers of an algorithm's messages, and their prices.
 //!
 //! Invariant: a price is virtual seconds, the same on all ranks. Where kernels run plans it follows from the plans of all ranks
-//! and from times on a GPU ([`super::blocks`]), and is never less than what the links between devices need. Elsewhere on
+//! and from times on a GPU ([`super::blocks`]), and is never less than what one link between devices needs, the first of a named machine. Elsewhere on
 //! devices it follows from the algorithm's [formula](catalogue::formula()) and from figures of data sheets. Absent: what can
 //! carry a call, and choosing.
 

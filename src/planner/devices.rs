@@ -506,9 +506,9 @@ impl Planning {
         }
         let chosen = self.with_slots(algorithm, collective, size_class(block_bytes));
         let host = self.explanation(collective, block_bytes, Chosen { origin, ..chosen });
-        // What goes through the hosts does not take the devices' links.
-        let is_direct = ground.path != Path::Host;
-        let bound = is_direct.then(|| self.bound(collective, host.class_bytes, true)).flatten();
+        // Only kernels of ranks with a device each take the links between devices.
+        let by_links = ground.path == Path::Kernels;
+        let bound = by_links.then(|| self.bound(collective, host.class_bytes, true)).flatten();
         measured_by(bound.as_ref(), &mut candidates);
         Ok(Explanation { path: Some(ground.path), slot_bytes: 0, bound, candidates, ..host })
     }

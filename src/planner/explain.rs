@@ -43,8 +43,8 @@ pub struct Candidate {
     pub excluded: Option<String>,
     /// Its price, in seconds.
     pub predicted_s: f64,
-    /// The bound through the price: 1 is the least time that is possible, 0.5 is twice that. None where the explanation has no
-    /// bound, and for what switches fold, which other wires bound.
+    /// The bound through the price: 1 is the least time that is possible, 0.5 is twice that; 1 also where the price, which is a
+    /// model's, is below the bound. None where the explanation has no bound, and for what takes other wires.
     pub bound_share: Option<f64>,
     /// Its time in the tuning table, in seconds.
     pub measured_s: Option<f64>,
@@ -124,8 +124,8 @@ pub struct Explanation {
     pub restriction: Option<(String, String)>,
     /// Bytes of a slot of the chosen plan; 0 on devices.
     pub slot_bytes: usize,
-    /// What no schedule can exceed, rooted at rank 0: on a machine that a setting names, on wires that ranks measured between their
-    /// hosts, and on devices whose links are known.
+    /// What no schedule can exceed on the wires as they are known, rooted at rank 0: on a machine that a setting names, on wires that
+    /// ranks measured between their hosts, and on devices of one rank each whose links are known; of 64 ranks at most.
     pub bound: Option<ProvableBound>,
     /// In the order that settles ties.
     pub candidates: Vec<Candidate>,

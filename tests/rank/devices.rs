@@ -9,7 +9,9 @@ use crate::matrix::collectives;
 use crate::system::Random;
 use consort::device::{Device, DeviceBuffer, DeviceCommunicator, group};
 use consort::planning::Candidate;
-use consort::{Blocks, Call, CallV, Communicator, DataType, Element, ReduceOp, Result, Scalar, UniqueId};
+use consort::{
+    Blocks, Call, CallV, Communicator, DataType, Element, FlightEntry, ReduceOp, Result, Scalar, UniqueId,
+};
 
 use crate::rank::Context;
 use crate::rank::fork::fork_aside;
@@ -352,22 +354,18 @@ fn cross<T: Element + Default + PartialEq + std::fmt::Debug + std::ops::Add<Outp
 }
 
 /// Rank 0 has an operation in its stream that waits for rank 1, and one before it whose memory is to be freed, for which a
-/// driver waits for its device. Rank 1's next call, for which rank 0's device waits, must not free it.
+/// driver waits for its device. Neither its own next call nor rank 1's, for which its device waits, must free it then.
 pub(crate) fn discarded(context: &Context) -> Result<()> {
     let seats = seats(context)?;
-    let is_in = std::sync::Barrier::new(seats.len());
+    let [is_in, is_next_in] = [(); 2].map(|()| std::sync::Barrier::new(seats.len()));
     let has_ended = |seat: &Seat| -> Result<bool> {
-        Ok(seat
-            .host()
-            .flight_record()?
-            .operations
-            .iter()
-            .any(|entry| entry.call.name == "all_reduce" && entry.ended.is_some() && !entry.failed))
+        let of = |entry: &FlightEntry| entry.call.name == "all_reduce" && entry.ended.is_some();
+        Ok(seat.host().flight_record()?.operations.iter().any(of))
     };
     on_each(&seats, |seat| {
         let rank = seat.place().0;
-        let first = seat.device.copy_of(&[1.0f32; 1000])?;
-        let second = seat.device.copy_of(&[2.0f32; 1000])?;
+        let buffer = |value: f32| seat.device.copy_of(&[value; 1000]);
+        let (first, second, third) = (buffer(1.0)?, buffer(2.0)?, buffer(3.0)?);
         let called = |buffer: &DeviceBuffer<f32>| {
             seat.comm.all_reduce(buffer, buffer, ReduceOp::Sum, &seat.streams[0])
         };
@@ -380,14 +378,22 @@ pub(crate) fn discarded(context: &Context) -> Result<()> {
         } else {
             is_in.wait();
             called(&first)?;
-            // Seen by the thread that watches streams, which leaves the memory to others.
-            while !has_ended(&seats[0])? {
-                std::thread::yield_now();
-            }
-            called(&second)?;
+        }
+        // Seen by the thread that watches streams, which leaves the memory to others.
+        while !has_ended(&seats[0])? {
+            seat.comm.communicator().status()?;
+            std::thread::yield_now();
+        }
+        if rank == 0 {
+            let called = called(&third);
+            is_next_in.wait();
+            called?;
+        } else {
+            is_next_in.wait();
+            called(&second).and_then(|()| called(&third))?;
         }
         seat.finish()?;
-        assert_eq!(second.to_vec()?, [4.0; 1000]);
+        assert_eq!((second.to_vec()?, third.to_vec()?), (vec![4.0; 1000], vec![6.0; 1000]));
         Ok(())
     })
 }

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use consort_algorithms::Block;
 
+use super::discarded;
 use super::executor::{Executor, Progress};
 use super::links::{Links, Overdue};
 use super::packets::{Exchange, Packets, letters};
@@ -144,6 +145,7 @@ impl Part {
 
     /// The request runs in a stream.
     pub(super) fn watch(&mut self, operation: Box<dyn Watched>) {
+        discarded::begins(operation.device());
         let state = operation.begins();
         self.stream = Some(StreamOrdered { operation, state, host_moves: false, let_go: false });
     }

@@ -7,8 +7,8 @@ use consort_algorithms::bounds;
 use consort_algorithms::topology::Topology;
 use consort_algorithms::{Collective, Rank};
 
-use super::Planning;
 use super::searched::moves_by_links;
+use super::{Planning, SIMULATED_RANKS_MAX};
 use crate::planner::carriers::Carrier;
 use crate::planner::explain::{Candidate, ProvableBound};
 
@@ -27,18 +27,22 @@ impl Planning {
     }
 
     /// The least time in which a call with blocks of `block_bytes` bytes is possible, rooted ones at rank 0; none where no wires
-    /// are known, or no bound is of such a collective.
+    /// are known, no bound is of such a collective, or there are more than [`SIMULATED_RANKS_MAX`] ranks, for which a bound may
+    /// take half a minute.
     pub(in super::super) fn bound(
         &self,
         collective: Collective,
         block_bytes: u64,
         on_devices: bool,
     ) -> Option<ProvableBound> {
-        let bounds = &self.bounds[usize::from(on_devices)][collective.number()?];
+        // A named machine is that of the host and of the devices.
+        let of = usize::from(on_devices && !self.is_named);
+        let bounds = &self.bounds[of][collective.number()?];
         let bound = bounds.get_or_init(|| {
             let is_rooted = matches!(collective, Collective::Broadcast | Collective::Reduce);
             let options = bounds::Options { root: is_rooted.then_some(Rank(0)), ..Default::default() };
-            bounds::bound(self.wires(on_devices)?, collective, &options).ok()
+            let wires = self.wires(on_devices).filter(|wires| wires.ranks() <= SIMULATED_RANKS_MAX)?;
+            bounds::bound(wires, collective, &options).ok()
         });
         let bound = bound.as_ref()?;
         let ranks = self.ranks_of(collective);
@@ -55,12 +59,15 @@ impl Planning {
     }
 }
 
-/// Gives the candidates their distances from the bound. Switches that fold, and hosts, go over other wires.
+/// Gives the candidates their distances from the bound: those that take the wires which it is of. Switches that fold, hosts, and
+/// devices that several ranks share go other ways.
 pub(in super::super) fn measured_by(bound: Option<&ProvableBound>, candidates: &mut [Candidate]) {
     let Some(bound) = bound else { return };
-    let is_bounded = |of: &&mut Candidate| !of.algorithm.is_switched() && of.carrier != Carrier::Staging;
+    let by_wires = |of: &Candidate| matches!(of.carrier, Carrier::Host | Carrier::Kernels | Carrier::Packets);
+    let is_bounded = |of: &&mut Candidate| !of.algorithm.is_switched() && by_wires(of);
     for candidate in candidates.iter_mut().filter(is_bounded) {
-        let share = bound.seconds / candidate.predicted_s;
+        // A price is a model's, and may leave out what the bound counts.
+        let share = (bound.seconds / candidate.predicted_s).min(1.0);
         candidate.bound_share = share.is_finite().then_some(share);
     }
 }

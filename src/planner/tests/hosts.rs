@@ -145,6 +145,8 @@ fn what_is_made_between_hosts_is_made_again_for_every_root() {
         assert!(planning.is_searched(chosen, collective), "{collective}: {chosen}");
         for root in 1..4 {
             let turned = planning.turned(chosen, collective, root);
+            // From ranks 1 and 3 hosts are in another order.
+            assert_eq!(turned == chosen, root == 2, "{collective} from {root}: {turned}");
             assert!(
                 turned.is_defined(collective, 4) && turned.is_imported(),
                 "{collective} from {root}: {turned}"

@@ -210,6 +210,12 @@ fn a_job_on_some_of_its_hosts_gpus_has_the_graph_of_these() {
         let bound = explained.expect("an explanation").bound.expect("a bound");
         // Half of the vector comes, by NVLink with 300 GB/s and by PCIe with 31.5.
         assert_eq!((bound.bytes_s, bound.exact), (663e9, true));
+        for path in [Path::Fused, Path::Streams, Path::Host] {
+            let explained = comm.planning().explain_on_devices(None, path, Collective::AllGather, 1 << 20);
+            let explained = explained.expect("an explanation");
+            assert!(explained.bound.is_none(), "{path} takes other ways");
+            assert!(explained.candidates.iter().all(|candidate| candidate.bound_share.is_none()));
+        }
         let on_host = comm.explain(Collective::AllGather, 1 << 20).expect("an explanation");
         assert_eq!(on_host.bound, None);
         let report = comm.report().expect("a report").to_string();
@@ -226,7 +232,7 @@ fn every_candidate_carries_its_distance_from_the_bound_of_the_wires() {
     for name in ["dgx-h100:1", "dgx-a100:2", "torus:4x4", "pcie:1", "torus:2x2x2"] {
         let planned = planning(name, &Options::default());
         let topology = topology::profile(name).expect("a profile");
-        for collective in Collective::ALL.into_iter().filter(|of| of.input_blocks(2) > 0) {
+        for collective in Collective::ALL {
             let explained = planned.explain(collective, 16 << 20).expect("an explanation");
             let options = bounds::Options {
                 root: matches!(collective, Collective::Broadcast | Collective::Reduce).then_some(Rank(0)),
@@ -247,11 +253,10 @@ fn every_candidate_carries_its_distance_from_the_bound_of_the_wires() {
             for candidate in &explained.candidates {
                 let share = candidate.bound_share;
                 assert_eq!(share.is_none(), candidate.algorithm.is_switched(), "{}", candidate.name());
+                let of_price = least / candidate.predicted_s;
+                assert!(share.is_none_or(|share| (share - of_price.min(1.0)).abs() < 1e-9));
                 // A price that is continued from a part of a call is off by a little.
-                assert!(
-                    share.is_none_or(|share| 0.0 < share && share < 1.05),
-                    "{name} {collective} {candidate:?}"
-                );
+                assert!(share.is_none() || of_price < 1.05, "{name} {collective} {candidate:?}");
             }
             let text = explained.to_string();
             assert!(text.contains(&bound.cut) && text.contains('%'), "{text}");

@@ -230,6 +230,7 @@ const FLOORS: [(&str, &[&str]); 15] = [
             "error",
             "transport",
             "fields",
+            "ports",
             "reception",
             "segment",
             "handover",
