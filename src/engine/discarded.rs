@@ -36,7 +36,7 @@ pub(super) fn begins(device: usize) {
     devices().entry(device).or_default().under_way += 1;
 }
 
-/// So many operations are over on the device, and left this for [`free`].
+/// These operations, `ended` of them, are over on the device, and left this for [`free`].
 pub(super) fn keep(device: usize, ended: usize, value: impl Send + 'static) {
     let mut devices = devices();
     let of = devices.entry(device).or_default();
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_always_ahead_leaves_no_more_than_so_much() {
+    fn a_program_that_is_always_ahead_leaves_a_bounded_number_of_operations() {
         let (device, value) = (usize::MAX - 2, Arc::new(()));
         begins(device);
         for nth in 1..=LEFT_MAX {
