@@ -3,15 +3,17 @@
 //! ```text
 //!   Closed ── Order::Dial ──► Dialling ── opened ──► Open, deaf ── the peer's fence ──► Open ── broken ──► Closed
 //!                                          │ Order::Say(Fenced) on it                            │ Order::Close, then
-//!                                          ▼ and of each path that is closed                     ▼ Order::Say on all others
+//!                                          ▼ and of each path that is not open                   ▼ Order::Say on all others
 //! ```
 //!
-//! A fence says that a side has closed its end of a path up to an epoch, and what it has. It travels on any open path, and first of
-//! all on the next epoch of its own, so no other wire is needed. It may be said again: it holds for ever.
+//! A fence says that a side has closed its end of a path up to an epoch, or never opened it and never will, and what it has. It
+//! travels on any open path, and first of all on the next epoch of its own, so no other wire is needed. It may be said again: it holds
+//! for ever. A side that hears one closes as much, and says so in its turn.
 //!
 //! Invariant: a side says what it has only after it has closed its end, and sends again only after it has heard what the other
 //! side has; so of a fragment two copies are never on the way. Nothing is sent on a path before the fence of its epochs before
-//! was heard. One side dials, always the same, and waits longer each time. Absent: how a path is found broken, and what follows
+//! was heard. An epoch up to which either side has closed is never opened. What this side has closed and another path may still be
+//! needed to say is said on every path that opens. One side dials, always the same, and waits longer each time. Absent: how a path is found broken, and what follows
 //! when none comes back: the caller asks [`Peering::is_cut`].
 
 use std::collections::{BTreeMap, VecDeque};
@@ -48,10 +50,7 @@ pub(crate) enum Order {
 enum State {
     Closed,
     Dialling,
-    /// Whether the peer's fence of the epochs before was heard.
-    Open {
-        heard: bool,
-    },
+    Open,
 }
 
 #[derive(Debug)]
@@ -59,6 +58,9 @@ struct Way {
     /// The present epoch, or the last one; 0 before the first.
     epoch: u32,
     state: State,
+    /// The last epoch that this side has closed, and the last that the peer says it has; 0 for none.
+    closed: u32,
+    closed_there: u32,
     /// When it is to be opened, on the side that dials.
     retry_at: Duration,
     wait: Duration,
@@ -120,6 +122,8 @@ impl Peering {
         let way = |_| Way {
             epoch: 0,
             state: State::Closed,
+            closed: 0,
+            closed_there: 0,
             retry_at: Duration::ZERO,
             wait: RETRY_FIRST,
             breaks: 0,
@@ -161,24 +165,26 @@ impl Peering {
     /// A path is there. Whether it is taken: one of an epoch that has passed is not, and is to be closed.
     pub(crate) fn opened(&mut self, path: Path, now: Duration) -> bool {
         let Some(way) = self.way(path) else { return false };
-        match way.state {
-            State::Dialling if way.epoch != path.epoch => return false,
-            State::Dialling => {}
-            _ if path.epoch <= way.epoch => return false,
+        let is_awaited = match way.state {
+            State::Dialling => way.epoch == path.epoch,
+            State::Open | State::Closed => way.epoch < path.epoch,
+        };
+        if !is_awaited {
+            return false;
+        }
+        if way.state == State::Open {
             // The other side has found the one before broken.
-            State::Open { .. } => {
-                let before = Path { epoch: way.epoch, ..path };
-                self.broken(before, now);
-            }
-            State::Closed => {}
+            let before = Path { epoch: way.epoch, ..path };
+            self.broken(before, now);
         }
-        let is_first = path.epoch == 1;
         if let Some(way) = self.way(path) {
-            (way.epoch, way.state, way.wait) = (path.epoch, State::Open { heard: is_first }, RETRY_FIRST);
+            (way.epoch, way.state, way.wait) = (path.epoch, State::Open, RETRY_FIRST);
+            way.closed = path.epoch - 1;
         }
-        let passed = (!is_first).then(|| Path { epoch: path.epoch - 1, ..path });
-        let closed = self.paths().filter(|(way, closed)| way.state == State::Closed && closed.epoch > 0);
-        let fences: Vec<Path> = passed.into_iter().chain(closed.map(|(_, closed)| closed)).collect();
+        let closed = |(way, of): (&Way, Path)| (way.closed > 0).then_some(Path { epoch: way.closed, ..of });
+        let own = self.paths().filter(|(_, of)| of.number == path.number).find_map(closed);
+        let others = self.paths().filter(|(way, _)| way.state != State::Open).filter_map(closed);
+        let fences: Vec<Path> = own.into_iter().chain(others).collect();
         for closed in fences {
             self.say(path, closed);
         }
@@ -191,7 +197,7 @@ impl Peering {
         ways.map(|(number, way): (u8, &Way)| (way, Path { number, epoch: way.epoch }))
     }
 
-    /// A path that was to be opened could not be.
+    /// A path that was to be opened could not be. The other side may have seen it open.
     pub(crate) fn not_opened(&mut self, path: Path, now: Duration) {
         if let Some(way) = self.way(path)
             && way.state == State::Dialling
@@ -199,20 +205,28 @@ impl Peering {
         {
             way.state = State::Closed;
             way.retry_later(now);
+            self.close_up_to(path);
         }
     }
 
     /// A path is of no use any more, as this side finds.
     pub(crate) fn broken(&mut self, path: Path, now: Duration) {
         let Some(way) = self.way(path) else { return };
-        if !matches!(way.state, State::Open { .. }) || way.epoch != path.epoch {
+        if way.state != State::Open || way.epoch != path.epoch {
             return;
         }
         way.state = State::Closed;
         way.breaks += 1;
         way.retry_later(now);
         self.orders.push_back(Order::Close(path));
-        let open = self.paths().filter(|(way, _)| matches!(way.state, State::Open { .. }));
+        self.close_up_to(path);
+    }
+
+    /// This side has closed its end of a path up to an epoch, and says so on all paths that are open.
+    fn close_up_to(&mut self, path: Path) {
+        let Some(way) = self.way(path).filter(|way| way.closed < path.epoch) else { return };
+        (way.closed, way.epoch) = (path.epoch, way.epoch.max(path.epoch));
+        let open = self.paths().filter(|(way, _)| way.state == State::Open);
         let open: Vec<Path> = open.map(|(_, open)| open).collect();
         for on in open {
             self.say(on, path);
@@ -232,10 +246,10 @@ impl Peering {
     /// What is wrong with what it says.
     pub(crate) fn fenced(&mut self, fenced: &Fenced, now: Duration) -> Result<(), &'static str> {
         let path = fenced.path;
+        let dials = self.dials;
         let way = self.way(path).ok_or("it names a path that there is not")?;
-        if matches!(way.state, State::Open { .. }) && way.epoch <= path.epoch {
-            let present = Path { epoch: way.epoch, ..path };
-            self.broken(present, now);
+        if dials && path.epoch > way.epoch {
+            return Err("it closes a path that was never opened");
         }
         let arrived: BTreeMap<StreamId, &Arrived> =
             fenced.arrived.iter().map(|(id, arrived)| (*id, arrived)).collect();
@@ -250,23 +264,31 @@ impl Peering {
             let is_lost = |on: Path| on.number == path.number && on.epoch <= path.epoch;
             stream.said = stream.said.filter(|(_, on)| !is_lost(*on));
         }
-        if let Some(way) = self.way(path)
-            && let State::Open { heard } = &mut way.state
-        {
-            *heard |= way.epoch == path.epoch + 1;
+        let Some(way) = self.way(path) else { return Ok(()) };
+        way.closed_there = way.closed_there.max(path.epoch);
+        let present = Path { epoch: way.epoch, ..path };
+        match way.state {
+            State::Open if way.epoch <= path.epoch => self.broken(present, now),
+            State::Dialling if way.epoch <= path.epoch => {
+                self.orders.push_back(Order::Close(present));
+                self.not_opened(present, now);
+            }
+            _ => {}
         }
+        self.close_up_to(path);
         Ok(())
     }
 
     /// Whether no path is open.
     pub(crate) fn is_cut(&self) -> bool {
-        !self.ways.iter().any(|way| matches!(way.state, State::Open { .. }))
+        !self.ways.iter().any(|way| way.state == State::Open)
     }
 
     /// Whether fragments may be sent on a path.
     pub(crate) fn is_open(&self, path: Path) -> bool {
         let way = self.ways.get(usize::from(path.number));
-        way.is_some_and(|way| way.state == State::Open { heard: true } && way.epoch == path.epoch)
+        let is_open = |way: &Way| way.state == State::Open && way.closed_there + 1 >= way.epoch;
+        way.is_some_and(|way| is_open(way) && way.epoch == path.epoch)
     }
 
     /// Times that a path broke, and fragments that were sent again.
@@ -291,9 +313,12 @@ impl Peering {
         self.streams.range(later).find_map(next).or_else(|| self.streams.range(..=last).find_map(next))
     }
 
-    /// A path has taken a fragment, and the stream's word with it.
+    /// A path has taken a fragment, and the stream's word with it. Where the peer has closed it meanwhile, that is to be sent again.
     pub(crate) fn sent(&mut self, id: StreamId, fragment: &Fragment, path: Path) {
         self.last = Some(id);
+        if self.way(path).is_none_or(|way| way.closed_there >= path.epoch) {
+            return;
+        }
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.outbound.sent(fragment, path);
         }
@@ -317,7 +342,8 @@ impl Peering {
 
     /// The stream's word went out on a path.
     pub(crate) fn said(&mut self, id: StreamId, path: Path) {
-        if let Some(stream) = self.streams.get_mut(&id) {
+        let is_lost = self.way(path).is_some_and(|way| way.closed_there >= path.epoch);
+        if !is_lost && let Some(stream) = self.streams.get_mut(&id) {
             stream.said = Some((stream.word(), path));
         }
     }

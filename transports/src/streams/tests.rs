@@ -79,6 +79,12 @@ struct World {
     pipes: Vec<Pipe>,
     now: Duration,
     breaks_left: usize,
+    /// The one path that comes back whatever happens: others may stay away for good once enough has broken.
+    lasting: Option<u8>,
+    /// Whether the callee sees the others open now and then.
+    is_seen: bool,
+    /// Paths that are open for the caller, and not yet for the callee.
+    late: Vec<Path>,
 }
 
 /// The bytes of a fill.
@@ -116,7 +122,10 @@ impl World {
         };
         let breaks_left = random.below(20);
         let sides = [side(0), side(1)];
-        World { random, wire, defect, sides, pipes: Vec::new(), now: Duration::ZERO, breaks_left }
+        let lasting = (random.below(2) == 0).then(|| random.below(usize::from(paths)) as u8);
+        let is_seen = random.below(2) == 0;
+        let (pipes, now) = (Vec::new(), Duration::ZERO);
+        World { random, wire, defect, sides, pipes, now, breaks_left, lasting, is_seen, late: Vec::new() }
     }
 
     /// Does what the peering wants.
@@ -148,10 +157,27 @@ impl World {
         self.sides[at].ends.contains(&path)
     }
 
-    /// Dialling comes to an end: at both sides, at the callee alone, or at none.
+    /// Whether a path comes to nothing from now on.
+    fn is_dead(&self, path: Path) -> bool {
+        self.breaks_left == 0 && self.lasting.is_some_and(|number| number != path.number)
+    }
+
+    /// Dialling comes to an end: at both sides, at the callee alone, at the caller first, or at none.
     fn dialled(&mut self) {
         let Some(path) = self.sides[0].dialling.pop() else { return };
-        let fate = if self.breaks_left > 0 { self.random.below(4) } else { 3 };
+        let fate = match (self.is_dead(path), self.breaks_left) {
+            (true, _) => self.random.below(1 + usize::from(self.is_seen)),
+            (false, 0) => 3 + self.random.below(2),
+            (false, _) => self.random.below(5),
+        };
+        if fate == 4 {
+            if self.sides[0].peering.opened(path, self.now) {
+                self.obey(0);
+                self.sides[0].ends.push(path);
+                self.late.push(path);
+            }
+            return;
+        }
         if fate > 0 && self.sides[1].peering.opened(path, self.now) {
             self.obey(1);
             self.sides[1].ends.push(path);
@@ -165,9 +191,24 @@ impl World {
         self.sides[0].peering.not_opened(path, self.now);
     }
 
+    /// A caller reaches the callee.
+    fn reaches(&mut self) {
+        if self.late.is_empty() {
+            return;
+        }
+        let path = self.late.swap_remove(self.random.below(self.late.len()));
+        if !self.is_dead(path) && self.sides[1].peering.opened(path, self.now) {
+            self.obey(1);
+            self.sides[1].ends.push(path);
+        }
+    }
+
     /// A side finds that a path is broken: out of the blue, or because the other end is closed.
     fn breaks(&mut self, at: usize) {
-        let found = self.sides[at].ends.iter().copied().find(|path| !self.is_open(1 - at, *path));
+        let found = self.sides[at].ends.iter().copied().find(|path| {
+            let is_late = at == 0 && self.late.contains(path);
+            !self.is_open(1 - at, *path) && !is_late
+        });
         let path = match found {
             Some(path) => path,
             None if self.breaks_left > 0 && !self.sides[at].ends.is_empty() => {
@@ -239,6 +280,9 @@ impl World {
         let which = self.random.below(self.pipes.len());
         let Pipe { path, to, items } = &mut self.pipes[which];
         let (path, to) = (*path, *to);
+        if to == 1 && self.late.contains(&path) {
+            return;
+        }
         let at = if self.wire == Wire::Socket { 0 } else { self.random.below(items.len()) };
         let item = items.remove(at).expect("none is empty");
         if items.is_empty() {
@@ -332,6 +376,7 @@ impl World {
                 2 if self.random.below(4) == 0 => self.breaks(at),
                 3..=7 => self.fill(at),
                 8..=10 => self.send(at),
+                13 if self.random.below(4) == 0 => self.reaches(),
                 11 | 12 => self.empty(at),
                 _ => self.deliver(),
             }
