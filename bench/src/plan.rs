@@ -8,6 +8,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
+use consort::planning::language::{self, Range};
 use consort::planning::{
     Algorithm, Collective, Explanation, Origin, Path as DevicePath, Plan, Planning, Schedule, export,
     synthesize,
@@ -31,6 +32,7 @@ enum Format {
     Json,
     Dot,
     Svg,
+    Msccl,
 }
 
 /// Why a call runs as it does, and what of the command line has no part in that.
@@ -76,7 +78,7 @@ struct Arguments {
     #[arg(long, value_name = "R")]
     rank: Option<u32>,
 
-    /// text, json, dot or svg; drawings come without the reasons
+    /// text, json, dot, svg or msccl (XML that MSCCL reads); drawings and XML come without the reasons
     #[arg(long, value_enum, default_value = "text")]
     format: Format,
 
@@ -146,7 +148,7 @@ impl Arguments {
                 let plan = planning.plans(algorithm, collective).map_err(refused)?.swap_remove(rank as usize);
                 self.of_plan(&reasons, &plan)
             }
-            None => Ok(self.of_schedule(&reasons, &algorithm.schedule(collective, ranks))),
+            None => self.of_schedule(&reasons, &algorithm.schedule(collective, ranks)),
         }
     }
 
@@ -174,8 +176,8 @@ impl Arguments {
         Ok(notes)
     }
 
-    fn of_schedule(&self, reasons: &Reasons, schedule: &Schedule) -> String {
-        match self.format {
+    fn of_schedule(&self, reasons: &Reasons, schedule: &Schedule) -> Result<String, Failure> {
+        Ok(match self.format {
             Format::Text => {
                 let Schedule { name, collective, ranks, partition, rounds, .. } = schedule;
                 format!(
@@ -189,7 +191,11 @@ impl Arguments {
             Format::Json => with_reasons(reasons, "schedule", &export::schedule_json(schedule)),
             Format::Dot => export::schedule_dot(schedule),
             Format::Svg => export::schedule_svg(schedule),
-        }
+            Format::Msccl => language::msccl::write(schedule, Range::ALL).ok_or_else(|| {
+                let what = if schedule.switches > 0 { "folds in switches" } else { "messages of two ranks" };
+                Failure::usage(format!("--format msccl: MSCCL has no {what}"))
+            })?,
+        })
     }
 
     fn of_plan(&self, reasons: &Reasons, plan: &Plan) -> Result<String, Failure> {
@@ -198,6 +204,7 @@ impl Arguments {
             Format::Json => Ok(with_reasons(reasons, "plan", &export::plan_json(plan))),
             Format::Dot => Ok(export::plan_dot(plan)),
             Format::Svg => Err(Failure::usage("--format svg: a plan is drawn as dot only")),
+            Format::Msccl => Err(Failure::usage("--format msccl: a file is of all ranks; leave out --rank")),
         }
     }
 }
@@ -220,6 +227,7 @@ fn cut(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use consort::planning::LowerOptions;
     use serde_json::Value;
 
     fn text(line: &str) -> Result<String, Failure> {
@@ -276,6 +284,29 @@ mod tests {
         assert!(failure.message.contains("the last is 3"), "{failure}");
         let failure = text("plan allreduce --ranks 4 --rank 0 --format svg").expect_err("no picture");
         assert_eq!(failure.exit, Exit::Usage);
+    }
+
+    #[test]
+    fn schedules_are_written_as_msccl_reads_them() {
+        for line in
+            ["allreduce --ranks 5 --algo ring", "alltoall --ranks 4", "broadcast --topology dgx-a100:1"]
+        {
+            let xml = text(&format!("plan {line} --size 1M --format msccl")).expect(line);
+            let read = language::read(xml.as_bytes(), &LowerOptions { slots: 4 })
+                .expect("it is proved when it is read");
+            let json: Value =
+                serde_json::from_str(&text(&format!("plan {line} --size 1M --format json")).expect(line))
+                    .expect("JSON");
+            let Schedule { collective, ranks, .. } = read.schedule;
+            assert_eq!(json["schedule"]["ranks"], ranks, "{line}");
+            assert_eq!(json["schedule"]["collective"], collective.name(), "{line}");
+        }
+        for (line, says) in
+            [("send_receive --ranks 2", "two ranks"), ("allreduce --ranks 4 --rank 1", "all ranks")]
+        {
+            let failure = text(&format!("plan {line} --format msccl")).expect_err(line);
+            assert!(failure.exit == Exit::Usage && failure.message.contains(says), "{failure}");
+        }
     }
 
     #[test]

@@ -420,6 +420,32 @@ mod tests {
     }
 
     #[test]
+    fn a_drawing_shows_the_distance_from_the_bound_and_from_nccl() {
+        let of = table("simulate allgather --topology dgx-h100:2 -b 256M -e 1G -f 4 -o none.svg")
+            .expect("a table");
+        let yardstick = |name: &str| {
+            let column = of.yardsticks.iter().find(|column| column.name == name).expect(name);
+            let times: Option<Vec<f64>> = column.times_us.iter().copied().collect();
+            times.expect("a time of each size")
+        };
+        let (bound, ours, nccl) =
+            (yardstick("bound"), yardstick("the planner's choice"), yardstick("NCCL's best, simulated"));
+        for (row, chosen) in of.chosen.iter().enumerate() {
+            let column = of.columns.iter().find(|column| column.name == *chosen).expect("a candidate");
+            assert_eq!(column.times_us[row], Some(ours[row]), "{chosen}");
+            assert!(bound[row] <= ours[row] && bound[row] <= nccl[row], "{bound:?} {ours:?} {nccl:?}");
+        }
+        let chart = of.chart(Vec::new());
+        let svg = chart_svg(&chart);
+        assert!(["bound", "the planner's choice", "NCCL's best"].iter().all(|name| svg.contains(name)));
+        let of = table("simulate allgather --topology torus:2x2 -b 1M -e 1M -o none.svg").expect("a table");
+        assert!(
+            of.yardsticks.iter().all(|column| !column.name.contains("NCCL")),
+            "NCCL knows no such machine"
+        );
+    }
+
+    #[test]
     fn measured_points_have_the_colour_of_their_prediction() {
         let table = table("simulate allreduce --ranks 4 -b 64 -e 1K --algo ring,tree").expect("a table");
         let curve =

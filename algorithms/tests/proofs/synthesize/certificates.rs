@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use consort_algorithms::Rank;
 use consort_algorithms::catalogue::{Shape, candidates};
-use consort_algorithms::synthesize::{CertificateError, certificate};
+use consort_algorithms::synthesize::{CertificateError, certificate, offers};
 use consort_algorithms::topology::profile;
 use consort_checker::check;
 
@@ -47,6 +48,31 @@ fn certificates_of_the_catalogue_are_accepted() {
     }
     println!("{accepted} accepted");
     assert!(accepted > 100);
+}
+
+/// Forests, trees that are used both ways, routed exchanges and greedy schedules: each with most of what its machine allows.
+#[test]
+fn certificates_of_what_is_made_are_accepted() {
+    let mut makers: BTreeMap<String, u32> = BTreeMap::new();
+    for name in ["dgx-a100:1", "dgx-h100:2", "torus:3x3", "torus:2x2x2", "pcie:1", "tcp:3x2"] {
+        let topology = profile(name).expect("a profile").bundled();
+        for collective in BOUNDED {
+            for offer in offers(&topology, collective, Rank(0)) {
+                let (maker, _) = offer.schedule.name.split_once('-').expect("the maker's name");
+                let what = format!("{} of {collective} on {name}", offer.schedule.name);
+                let text =
+                    certificate(&offer.schedule, &topology).unwrap_or_else(|error| panic!("{what}: {error}"));
+                let found = check(&text).unwrap_or_else(|refused| panic!("{what}: {refused}"));
+                let (part, whole) = value(&text, "share").split_once(' ').expect("a fraction");
+                let share = part.parse::<f64>().expect("a number") / whole.parse::<f64>().expect("a number");
+                println!("{what}: {share:.3}, {found}");
+                assert!((0.9..=1.0).contains(&share), "{what}: {share}");
+                *makers.entry(maker.to_owned()).or_default() += 1;
+            }
+        }
+    }
+    println!("{makers:?}");
+    assert!(makers.len() >= 3, "few makers: {makers:?}");
 }
 
 /// Limits of ranks, relaying, ports and one-way links: every kind of witness.
