@@ -283,8 +283,8 @@ fn loads(gpu: &Gpu, rank: Rank) -> bool {
 /// and so for operations of other ranks of this process that wait for other processes, where another thread may be about to
 /// load too.
 fn load(gpu: &Gpu, rank: Rank, kernels: &[Kernel], types: Types) {
-    /// Operations under way, about, for which no slots have to be made.
-    const SLOTS_AT_ONCE: usize = 256;
+    /// Operations under way, about, and those that are over and have not been freed, for which no slots have to be made.
+    const SLOTS_AT_ONCE: usize = 320;
     let prepared = |kernel: &Kernel| gpu.kernels.prepare_all(*kernel, types);
     let loaded = kernels.iter().try_for_each(prepared);
     if let Err(error) = loaded.and_then(|()| gpu.slots.reserve(SLOTS_AT_ONCE)) {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 /// The most operations whose memory is kept while others are under way on the device.
-const LEFT_MAX: usize = 256;
+const LEFT_MAX: usize = 64;
 
 /// A device, by its number in this process.
 #[derive(Default)]
