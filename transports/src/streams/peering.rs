@@ -13,8 +13,8 @@
 //! Invariant: a side says what it has only after it has closed its end, and sends again only after it has heard what the other
 //! side has; so of a fragment two copies are never on the way. Nothing is sent on a path before the fence of its epochs before
 //! was heard. An epoch up to which either side has closed is never opened. What this side has closed and another path may still be
-//! needed to say is said on every path that opens. One side dials, always the same, and waits longer each time. Absent: how a path is found broken, and what follows
-//! when none comes back: the caller asks [`Peering::is_cut`].
+//! needed to say is said on every path that opens. One side dials, always the same, and waits longer each time. Absent: how a path
+//! is found broken, and what follows when none comes back: the caller asks [`Peering::is_cut`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
