@@ -437,6 +437,13 @@ impl Links {
             }
             Err(error) => return Err(Broken { peer: *peer, error }),
         }
+        let readiness = &self.readiness;
+        if up.connection.has_new_wake(&mut |before| readiness.forget(before)) {
+            // Only of what is readable.
+            up.watches_room = false;
+            let is_watched = up.connection.wake().is_none_or(|wake| readiness.watch(wake));
+            self.unwatched.extend((!is_watched).then_some(number));
+        }
         Ok(())
     }
 

@@ -112,8 +112,13 @@ impl Readiness {
     /// a forked child has the socket too.
     pub(super) fn forget_all<'a>(&self, connections: impl IntoIterator<Item = &'a dyn Connection>) {
         for wake in connections.into_iter().filter_map(Connection::wake) {
-            let _ = self.set.get().map(|set| set.delete(wake));
+            self.forget(wake);
         }
+    }
+
+    /// The same of one descriptor.
+    pub(super) fn forget(&self, wake: BorrowedFd<'_>) {
+        let _ = self.set.get().map(|set| set.delete(wake));
     }
 
     /// Where doorbells are armed during a sleep here; none where the system has no descriptor for it, or does not watch it.

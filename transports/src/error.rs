@@ -78,6 +78,22 @@ pub enum TransportError {
         /// The system's reason.
         source: io::Error,
     },
+    /// Every way to the peer broke, and none has come back for too long.
+    #[error(
+        "{transport}: the connection to {address} has been cut for {seconds} s: {why}; {calling}; look at the network between the          two hosts, and at whether the peer's process is still there"
+    )]
+    Cut {
+        /// [`crate::Transport::name`].
+        transport: &'static str,
+        /// Where the peer listens.
+        address: String,
+        /// How long there has been no way.
+        seconds: u64,
+        /// Why the last one broke, with what the kernel knows of it.
+        why: String,
+        /// What came of calling again.
+        calling: String,
+    },
     /// The peer closed its side, or its process ended.
     #[error("{transport}: the peer closed the connection; look for the first error on its side")]
     PeerClosed {
@@ -205,6 +221,7 @@ impl TransportError {
             | Self::Driver { transport, .. }
             | Self::NoPeerAccess { transport, .. }
             | Self::SelfTest { transport, .. }
+            | Self::Cut { transport, .. }
             | Self::SelfTestHangs { transport, .. } => transport,
         }
     }

@@ -24,7 +24,6 @@ mod segment;
 mod shm;
 #[cfg(feature = "simnet")]
 pub mod simnet;
-#[cfg(test)]
 mod streams;
 mod tcp;
 mod transport;

@@ -67,6 +67,17 @@ impl Reception {
         service.map_err(|error| TransportError::system(self.transport, "fcntl(F_DUPFD_CLOEXEC)", error))
     }
 
+    /// Refuses callers from now on.
+    #[cfg(test)]
+    pub(crate) fn hang_up(&self) {
+        let _ = nix::sys::socket::shutdown(self.listener.as_raw_fd(), nix::sys::socket::Shutdown::Both);
+    }
+
+    /// Becomes readable when that is, too.
+    pub(crate) fn watch(&self, descriptor: &OwnedFd) -> Result<(), Errno> {
+        watch(&self.epoll, descriptor)
+    }
+
     /// Takes callers in (those that `admit` likes) and passes each complete request to `answer`.
     pub(crate) fn serve(
         &mut self,

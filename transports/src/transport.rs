@@ -35,8 +35,13 @@ pub trait Service: Send + Sync {
     /// Becomes readable when [`Service::serve`] has something to do.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// Answers who has come. Never blocks.
+    /// Answers who has come, and mends connections whose ranks are not in a call. Never blocks.
     fn serve(&self);
+
+    /// Whether [`Service::serve`] is to be called now and then although nothing has become readable.
+    fn has_chores(&self) -> bool {
+        false
+    }
 }
 
 /// How much memory a connection has on each side, and where this side's lies.
@@ -265,6 +270,12 @@ pub trait Connection: Send {
     /// signal waits for the same descriptor to become writable.
     fn wake(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+
+    /// Whether [`Connection::wake`] has become another one since this was asked last, as a connection does that is mended. The one
+    /// before stays open until then, and goes through `forget`.
+    fn has_new_wake(&mut self, _forget: &mut dyn FnMut(BorrowedFd<'_>)) -> bool {
+        false
     }
 
     /// The doorbells of both sides, where the peer's stores move everything ([`Capabilities::load_store`]): a waiter

@@ -167,7 +167,11 @@ fn is_kept(shared: &Shared, work: &Weak<dyn Unattended>) -> bool {
 
 fn has_chores(shared: &Shared) -> bool {
     let sources = lock(&shared.sources);
-    sources.values().any(|source| matches!(source, Source::Greeting(_)))
+    sources.values().any(|source| match source {
+        Source::Greeting(_) => true,
+        Source::Service(service) => service.has_chores(),
+        Source::Link(_) | Source::Peer { .. } => false,
+    })
 }
 
 /// Whether some peer's socket would not take everything: a long report, say, which must not take long.

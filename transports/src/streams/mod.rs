@@ -22,10 +22,11 @@
 mod inbound;
 mod outbound;
 mod peering;
+#[cfg(test)]
 mod tests;
 
 pub(crate) use inbound::{Inbound, Landing};
-pub(crate) use outbound::{Full, Outbound};
+pub(crate) use outbound::Outbound;
 pub(crate) use peering::{Fenced, Order, Peering, Word};
 
 /// Fills of one stream and direction that may be under way.

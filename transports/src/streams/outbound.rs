@@ -37,7 +37,12 @@ pub(crate) struct Outbound {
     /// Fills that were acknowledged.
     acknowledged: u64,
     going: VecDeque<Going>,
+    /// Memory of copies that are not needed any more.
+    spare: Vec<Vec<u8>>,
 }
+
+/// Copies whose memory is kept for the next ones: as many as slots are commonly under way.
+const SPARE_MAX: usize = 4;
 
 impl Outbound {
     /// One more fill of `bytes` bytes at `offset` of the reader's mailbox, in fragments of about `fragment_bytes`; its number.
@@ -85,6 +90,9 @@ impl Outbound {
     /// The bytes of a fragment, where they were kept.
     pub(crate) fn kept(&self, fragment: &Fragment) -> Option<&[u8]> {
         let going = &self.going[self.at(fragment.fill)?];
+        if going.bytes == 0 {
+            return Some(&[]);
+        }
         let from = fragment.index as usize * going.fragment_bytes;
         going.copy.as_ref().map(|copy| &copy[from..from + fragment.bytes])
     }
@@ -98,13 +106,49 @@ impl Outbound {
         let going = &mut self.going[at];
         assert_eq!(source.len(), going.bytes, "the bytes of a fill");
         if going.copy.is_none() {
-            let mut copy = vec![0; going.bytes];
-            SpanMut::of(&mut copy).copy_from(source);
+            let mut copy = self.spare.pop().unwrap_or_default();
+            copy.resize(copy.len().max(going.bytes), 0);
+            SpanMut::of(&mut copy[..going.bytes]).copy_from(source);
             going.copy = Some(copy);
         }
     }
 
+    /// Whether it has a copy of a fill.
+    pub(crate) fn is_kept(&self, fill: u64) -> bool {
+        self.at(fill).is_some_and(|at| self.going[at].copy.is_some() || self.going[at].bytes == 0)
+    }
+
+    /// Forgets the last fill, where no part of it has been sent. Whether it has.
+    pub(crate) fn give_up(&mut self, fill: u64) -> bool {
+        let is_unsent = |going: &Going| going.fragments.iter().all(|fragment| *fragment == Progress::Unsent);
+        let is_last = fill + 1 == self.made() && self.going.back().is_some_and(is_unsent);
+        is_last.then(|| self.going.pop_back()).is_some()
+    }
+
+    /// Fills that were made since the beginning.
+    pub(crate) fn made(&self) -> u64 {
+        self.acknowledged + self.going.len() as u64
+    }
+
+    /// Whether all fragments of a fill have been taken over by paths, or have arrived.
+    pub(crate) fn is_sent(&self, fill: u64) -> bool {
+        let unsent = |at: usize| self.going[at].fragments.contains(&Progress::Unsent);
+        !self.at(fill).is_some_and(unsent)
+    }
+
+    /// Whether each fragment of the fills from `fill` on has arrived, or is on a path for which that is so.
+    pub(crate) fn is_on(&self, fill: u64, is_so: impl Fn(Path) -> bool) -> bool {
+        let is_on = |fragment: &Progress| match fragment {
+            Progress::Unsent => false,
+            Progress::Sent(path) => is_so(*path),
+            Progress::Arrived => true,
+        };
+        let from = fill.saturating_sub(self.acknowledged) as usize;
+        self.going.iter().skip(from).flat_map(|going| &going.fragments).all(is_on)
+    }
+
     /// Fills that are not acknowledged.
+    #[cfg(test)]
     pub(crate) fn under_way(&self) -> std::ops::Range<u64> {
         self.acknowledged..self.acknowledged + self.going.len() as u64
     }
@@ -120,7 +164,11 @@ impl Outbound {
         if new > self.going.len() as u64 || !self.going.iter().take(new as usize).all(is_sent) {
             return Err("it acknowledges what was not sent");
         }
-        self.going.drain(..new as usize);
+        for copy in self.going.drain(..new as usize).filter_map(|going| going.copy) {
+            if self.spare.len() < SPARE_MAX {
+                self.spare.push(copy);
+            }
+        }
         self.acknowledged = fills;
         Ok(())
     }

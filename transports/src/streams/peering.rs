@@ -22,9 +22,9 @@ use std::time::Duration;
 use super::{Arrived, FILLS_MAX, Fragment, Inbound, Outbound, Path, Ready, StreamId};
 
 /// How long after a path broke, or could not be opened, it is opened again: at first, and at most. Each attempt waits twice
-/// as long as the one before.
+/// as long as the one before. The longest wait is what is lost at most once a link is there again.
 const RETRY_FIRST: Duration = Duration::from_millis(10);
-const RETRY_LAST: Duration = Duration::from_secs(1);
+const RETRY_LAST: Duration = Duration::from_millis(250);
 
 /// One side has closed its end of a path, up to this epoch.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -160,6 +160,13 @@ impl Peering {
 
     fn way(&mut self, path: Path) -> Option<&mut Way> {
         self.ways.get_mut(usize::from(path.number))
+    }
+
+    /// This side has begun to open a path before there was a peering; [`Peering::opened`] follows.
+    pub(crate) fn dialled(&mut self, path: Path) {
+        if let Some(way) = self.way(path) {
+            (way.epoch, way.state) = (path.epoch, State::Dialling);
+        }
     }
 
     /// A path is there. Whether it is taken: one of an epoch that has passed is not, and is to be closed.
@@ -300,6 +307,11 @@ impl Peering {
     pub(crate) fn stream(&mut self, id: StreamId) -> (&mut Outbound, &mut Inbound) {
         let Stream { outbound, inbound, .. } = self.streams.entry(id).or_default();
         (outbound, inbound)
+    }
+
+    /// Whether a stream has fragments that are to be sent.
+    pub(crate) fn has_more(&self, id: StreamId) -> bool {
+        self.streams.get(&id).is_some_and(|stream| stream.outbound.next().is_some())
     }
 
     /// What a path that has room is to carry: streams take turns. [`Peering::sent`] follows where it took it.

@@ -472,7 +472,7 @@ fn what_a_peer_cannot_have_is_refused() {
         62,
         "{FILLS_MAX} at most"
     );
-    assert_eq!(outbound.fill((0, 1), None, 1), Err(Full));
+    assert_eq!(outbound.fill((0, 1), None, 1), Err(super::outbound::Full));
 }
 
 #[test]

@@ -7,18 +7,19 @@ use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use consort_memory::{Mapping, Span};
+use consort_memory::Span;
 
-use super::handshake::{HELLO_BYTES, Key, Verdict};
-use super::stream::{TcpConnection, frame};
+use super::handshake::{HELLO_BYTES, Key, Meeting, Verdict};
+use super::wire::Header;
 use super::{Listener, Place, Tcp};
+use crate::streams::{Fragment, Path, Ready, Word};
 use crate::fuzzing::{Input, Seen, Target, fuzz};
 use crate::{Address, Connection, CounterKind, Layout, PeerState, Service, Transport};
 
 const MAILBOX_BYTES: usize = 1000;
 const KEY: [u8; 32] = [8; 32];
 
-/// A connection has its staging (4 KiB) and signals (512 bytes); the rest is the test's.
+/// A connection has its staging (4 KiB) and copies of what is not acknowledged; the rest is the test's.
 const STREAM: Target = Target {
     name: "tcp-stream",
     command: "-p consort-transports --lib tcp::fuzz::frames",
@@ -47,9 +48,7 @@ fn stream(input: &Input, seen: &mut Seen) {
     let (here, mut there) = UnixStream::pair().expect("a pair");
     here.set_nonblocking(true).expect("nonblocking");
     there.set_nonblocking(true).expect("nonblocking");
-    let mailbox = Mapping::anonymous(MAILBOX_BYTES).expect("memory");
-    let mut connection =
-        TcpConnection::new(here.into(), mailbox, MAILBOX_BYTES, Arc::clone(&shared().shared));
+    let mut connection = shared().hostile(here.into(), MAILBOX_BYTES);
     let (mut ready, mut credit, mut mine) = (0, 0, 0);
     for piece in input {
         let _ = there.write(piece);
@@ -80,6 +79,8 @@ fn stream(input: &Input, seen: &mut Seen) {
         while there.read(&mut room).is_ok_and(|bytes| bytes > 0) {}
     }
     drop(there);
+    // Its peer would call again.
+    connection.session.lock().expect("not poisoned").patience = Duration::ZERO;
     let mut rounds = 0;
     while let Ok(PeerState::Open) = connection.progress() {
         rounds += 1;
@@ -89,15 +90,22 @@ fn stream(input: &Input, seen: &mut Seen) {
 
 #[test]
 fn frames_land_in_the_mailbox_or_are_refused() {
-    let put = |offset, bytes: &[u8]| [&frame(1, offset, bytes.len() as u64)[..], bytes].concat();
+    let word = Word { acknowledged: 0, credit: Some(Ready { value: 1, tag: 0 }) };
+    let put = |fill, offset, bytes: &[u8], ready: Option<u64>| {
+        let ready = ready.map(|value| Ready { value, tag: 5 });
+        let fragment = Fragment { fill, index: 0, count: 1, offset, bytes: bytes.len(), ready };
+        [&Header::Fragment(fragment, word).write()[..], bytes].concat()
+    };
+    let fence = Header::Fence(Path { number: 0, epoch: 1 }, 2, 1).write();
     let originals = vec![
-        vec![put(0, &[1; 100]), frame(2, 1, 5).to_vec(), frame(3, 1, 0).to_vec()],
+        vec![put(0, 0, &[1; 100], Some(1)), put(1, 0, &[], Some(2)), Header::Word(word).write().to_vec()],
         vec![
-            [put(900, &[1; 100]), frame(2, 1, 5).to_vec(), put(0, &[2; 8])].concat(),
-            frame(2, 2, 5).to_vec(),
+            [put(0, 900, &[1; 100], None), put(1, 0, &[2; 8], Some(u64::MAX))].concat(),
+            Header::End(2, word).write().to_vec(),
         ],
-        vec![put(0, &[]), frame(2, u64::MAX, 0).to_vec()],
-        vec![frame(1, 0, 1000).to_vec(), vec![3; 999], vec![4]],
+        vec![put(1, 0, &[], Some(7)), put(0, 0, &[3; 40], None), put(0, 0, &[3; 40], None)],
+        vec![fence.to_vec(), vec![1; 8]],
+        vec![put(0, 0, &[3; 999], None)[..80].to_vec(), vec![3; 998], vec![4]],
     ];
     fuzz(&STREAM, originals, stream);
 }
@@ -127,7 +135,7 @@ fn callers(input: &Input, seen: &mut Seen) {
                 let nonce =
                     |at: usize| std::array::from_fn(|byte| bytes.get(at + byte).copied().unwrap_or(0));
                 let callee = if what & 64 == 0 { places[usize::from(what >> 7)].nonce } else { nonce(16) };
-                call(&mut callers, &Key::new(KEY).hello(&nonce(0), &callee));
+                call(&mut callers, &Key::new(KEY).hello(&Meeting { caller: nonce(0), callee, path: Path { number: what >> 3 & 1, epoch: 1 } }));
             }
             3 => drop(callers.pop()),
             // A made-up address. What is not there is the only thing that is called: port 1 of this machine.
@@ -183,9 +191,10 @@ fn callers(input: &Input, seen: &mut Seen) {
 #[test]
 fn callers_and_addresses_break_nothing_and_keep_nobody_out() {
     let key = Key::new(KEY);
+    let meeting = Meeting { caller: [1; 16], callee: [2; 16], path: Path { number: 0, epoch: 1 } };
     let address = Place { socket: ([127, 0, 0, 1], 1).into(), nonce: [0; 16], mailbox_bytes: 64 }.encode();
     let originals = vec![
-        vec![[&[0][..], &key.hello(&[1; 16], &[2; 16])].concat()],
+        vec![[&[0][..], &key.hello(&meeting)].concat()],
         vec![[&[2][..], &[1; 32]].concat(), vec![3]],
         vec![[&[130][..], &[1; 32]].concat(), [&[66][..], &[1; 32]].concat()],
         vec![[&[4][..], &address].concat()],
@@ -209,7 +218,7 @@ fn answers(input: &Input, seen: &mut Seen) {
     let place = Place { socket, nonce: [255; 16], mailbox_bytes: u64::MAX };
     let mut connecting =
         endpoint.connect(&Address { transport: "tcp".into(), bytes: place.encode() }).expect("connect");
-    let (mut called, begun) = (Vec::new(), Instant::now());
+    let (mut called, begun, mut epoch) = (Vec::new(), Instant::now(), 0);
     let (mut pieces, mut turns) = (input.iter(), 0);
     let outcome = loop {
         match connecting.poll() {
@@ -218,6 +227,8 @@ fn answers(input: &Input, seen: &mut Seen) {
             Ok(Poll::Pending) => {}
         }
         if let Ok((mut stream, _)) = listener.accept() {
+            epoch += 1;
+            let path = Path { number: 0, epoch };
             let linger = libc::linger { l_onoff: 1, l_linger: 0 };
             nix::sys::socket::setsockopt(&stream, nix::sys::socket::sockopt::Linger, &linger)
                 .expect("linger");
@@ -225,8 +236,7 @@ fn answers(input: &Input, seen: &mut Seen) {
                 Some([what, rest @ ..]) => {
                     let mut answer = Key::new(KEY).answer(
                         if what & 1 == 0 { Verdict::Welcome } else { Verdict::Gone },
-                        &own,
-                        &[255; 16],
+                        &Meeting { caller: own, callee: [255; 16], path },
                     );
                     if what & 2 != 0 {
                         answer.truncate(rest.len().min(answer.len()));

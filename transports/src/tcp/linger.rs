@@ -1,22 +1,21 @@
-//! Streams whose connection is gone, until the other machine has what was sent.
+//! Sessions whose connection is gone, until the other machine has what was sent.
 //!
 //! Closing a socket that has unread bytes makes the system send a reset at once and forget what it has not
-//! delivered: the peer would lose bytes that a `signal` had already been answered `Ready` for. So a dropped
-//! connection ends its direction (`shutdown`), and its socket waits here until the peer's system acknowledged
-//! everything. From then on a reset is harmless: what has arrived stays readable.
+//! delivered: the peer would lose bytes that a `signal` had already been answered `Ready` for. So the session of a dropped
+//! connection waits here until the peer's system acknowledged everything, its end last; a socket that breaks meanwhile is
+//! replaced. From then on a reset is harmless: what has arrived stays readable.
 //!
 //! Invariant: dropping a connection does not wait. Nothing stays longer than [`PATIENCE`], beyond [`COUNT_MAX`] of a job its
-//! oldest goes at once, and only the end of a job's transport waits, for its own streams and at most [`LAST_WAIT`]. Absent:
-//! threads; streams are tidied when their listener is served and when connections are dropped.
+//! oldest goes at once, and only the end of a job's transport waits, for its own sessions and at most [`LAST_WAIT`]. Absent:
+//! threads; sessions are tidied when their listener is served and when connections are dropped.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
-use nix::sys::socket::{MsgFlags, Shutdown, send, shutdown};
-
 use super::handshake::JobName;
+use super::session::Session;
 
 const PATIENCE: Duration = Duration::from_secs(2);
 const LAST_WAIT: Duration = Duration::from_millis(250);
@@ -24,71 +23,59 @@ const COUNT_MAX: usize = 256;
 
 #[derive(Debug, Default)]
 pub(super) struct Lingering {
-    streams: VecDeque<Stream>,
+    sessions: VecDeque<Last>,
 }
 
 #[derive(Debug)]
-struct Stream {
+struct Last {
     job: JobName,
-    socket: OwnedFd,
-    /// What was taken over and not written yet: signals.
-    rest: Vec<u8>,
-    ended: bool,
+    session: Arc<Mutex<Session>>,
     since: Instant,
 }
 
 impl Lingering {
-    /// Takes over the socket of a job's connection with the bytes that it still owes.
-    pub(super) fn push(&mut self, job: JobName, socket: OwnedFd, rest: Vec<u8>) {
-        self.streams.push_back(Stream { job, socket, rest, ended: false, since: Instant::now() });
+    /// Takes over the session of a job's connection.
+    pub(super) fn push(&mut self, job: JobName, session: Arc<Mutex<Session>>) {
+        self.sessions.push_back(Last { job, session, since: Instant::now() });
         self.tidy();
-        if self.streams.iter().filter(|stream| stream.job == job).count() > COUNT_MAX
-            && let Some(oldest) = self.streams.iter().position(|stream| stream.job == job)
+        if self.sessions.iter().filter(|last| last.job == job).count() > COUNT_MAX
+            && let Some(oldest) = self.sessions.iter().position(|last| last.job == job)
         {
-            self.streams.remove(oldest);
+            self.sessions.remove(oldest);
         }
     }
 
-    /// The streams of a job, for its own end to wait for.
+    pub(super) fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
+    }
+
+    /// The sessions of a job, for its own end to wait for.
     pub(super) fn take(&mut self, job: JobName) -> Lingering {
-        let (own, others) = self.streams.drain(..).partition(|stream| stream.job == job);
-        self.streams = others;
-        Lingering { streams: own }
+        let (own, others) = self.sessions.drain(..).partition(|last| last.job == job);
+        self.sessions = others;
+        Lingering { sessions: own }
     }
 
     /// Closes what is done or has waited for too long.
     pub(super) fn tidy(&mut self) {
-        self.streams.retain_mut(|stream| !stream.is_done() && stream.since.elapsed() < PATIENCE);
+        self.sessions.retain(|last| !last.is_done() && last.since.elapsed() < PATIENCE);
     }
 
     /// Waits a little for what is left.
     pub(super) fn finish(&mut self) {
         let since = Instant::now();
         self.tidy();
-        while !self.streams.is_empty() && since.elapsed() < LAST_WAIT {
+        while !self.sessions.is_empty() && since.elapsed() < LAST_WAIT {
             std::thread::sleep(Duration::from_millis(1));
             self.tidy();
         }
     }
 }
 
-impl Stream {
-    fn is_done(&mut self) -> bool {
-        while !self.rest.is_empty() {
-            match send(self.socket.as_raw_fd(), &self.rest, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL) {
-                Ok(sent) => drop(self.rest.drain(..sent)),
-                Err(Errno::EINTR) => {}
-                Err(Errno::EAGAIN) => return false,
-                Err(_) => return true,
-            }
-        }
-        if !self.ended {
-            self.ended = true;
-            if shutdown(self.socket.as_raw_fd(), Shutdown::Write).is_err() {
-                return true;
-            }
-        }
-        unacknowledged(&self.socket).is_none_or(|bytes| bytes == 0)
+impl Last {
+    fn is_done(&self) -> bool {
+        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        session.progress().is_err() || session.is_over()
     }
 }
 

@@ -3,21 +3,26 @@
 //! Invariant: one listener serves any number of jobs; a caller says which job it means and proves that it knows that
 //! job's key, and is passed to the endpoint that it named. An answer is only for callers that have proved the key, so
 //! strangers do not learn which jobs are here: a caller of a job whose transports have gone hears so, by that job's
-//! key, which is kept for a while; a caller of any other job is hung up on, without a word. Absent: what becomes of a
-//! caller ([`super::TcpConnecting`]).
+//! key, which is kept for a while; a caller of any other job is hung up on, without a word. Sessions whose sockets break while
+//! their ranks are not in calls are mended when the listener is served. Absent: what becomes of a caller
+//! ([`super::TcpConnecting`], [`super::session`]).
 
 use std::collections::{HashMap, VecDeque};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use consort_memory::Waker;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{Backlog, listen};
 
-use super::handshake::{HELLO_BYTES, JobName, Key, Verdict, job_of};
+use super::handshake::{HELLO_BYTES, JobName, Key, Meeting, Verdict, job_of};
 use super::linger::Lingering;
+use super::session::{PATHS, Session};
 use super::{NAME, send_small, system};
 use crate::ports::listen_within;
 use crate::reception::Reception;
@@ -31,7 +36,19 @@ pub struct Listener {
     service: OwnedFd,
     desk: Mutex<Desk>,
     lingering: Mutex<Lingering>,
+    /// Sockets of sessions: ready when one of them breaks.
+    watch: Epoll,
+    sessions: Mutex<HashMap<u64, Weak<Mutex<Session>>>>,
+    next_session: AtomicU64,
+    /// Sessions that are to be mended; the bell rings when there is one more.
+    broken: AtomicUsize,
+    bell: EventFd,
 }
+
+/// What the bell is among the sessions.
+const BELL: u64 = u64::MAX;
+/// Sockets that one look finds broken.
+const BREAKS_MAX: usize = 64;
 
 /// Jobs that have gone and whose late callers hear so.
 const DISMISSED_MAX: usize = 64;
@@ -51,15 +68,24 @@ pub(super) struct Desk {
 #[derive(Debug)]
 pub(super) struct Expected {
     pub(super) job: JobName,
-    pub(super) caller: Option<Caller>,
-    /// What is rung when it comes.
+    /// The last for each path.
+    pub(super) callers: Vec<Caller>,
+    /// What is rung when one comes.
     pub(super) waker: Option<u64>,
+    /// What it has become.
+    pub(super) session: Option<u64>,
+}
+
+impl Expected {
+    pub(super) fn new(job: JobName) -> Self {
+        Self { job, callers: Vec::new(), waker: None, session: None }
+    }
 }
 
 /// A caller that proved to know the key.
 #[derive(Debug)]
 pub(super) struct Caller {
-    pub(super) nonce: Nonce,
+    pub(super) meeting: Meeting,
     pub(super) socket: OwnedFd,
 }
 
@@ -95,13 +121,90 @@ impl Listener {
         listen(&listener, Backlog::MAXCONN).map_err(|error| system("listen", error))?;
         let reception = Reception::new(NAME, listener.into(), HELLO_BYTES)?;
         let service = reception.service()?;
+        let watch = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|error| system("epoll_create1", error))?;
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let bell = EventFd::from_flags(flags).map_err(|error| system("eventfd", error))?;
+        let added = watch.add(&bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL));
+        added.and_then(|()| reception.watch(&watch.0)).map_err(|error| system("epoll_ctl", error))?;
         let desk = Mutex::new(Desk {
             reception,
             jobs: HashMap::new(),
             dismissed: VecDeque::new(),
             expected: HashMap::new(),
         });
-        Ok(Self { here, service, desk, lingering: Mutex::default() })
+        Ok(Self {
+            here,
+            service,
+            desk,
+            lingering: Mutex::default(),
+            watch,
+            sessions: Mutex::default(),
+            next_session: AtomicU64::new(0),
+            broken: AtomicUsize::new(0),
+            bell,
+        })
+    }
+
+    pub(super) fn next_session(&self) -> u64 {
+        self.next_session.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, HashMap<u64, Weak<Mutex<Session>>>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks after a session from now on.
+    pub(super) fn enrol(&self, id: u64, session: &Arc<Mutex<Session>>) {
+        self.sessions().insert(id, Arc::downgrade(session));
+    }
+
+    pub(super) fn dismiss_session(&self, id: u64) {
+        self.sessions().remove(&id);
+    }
+
+    /// Notices when a session's socket breaks.
+    pub(super) fn watch(&self, socket: &OwnedFd, session: u64) {
+        // Where the system refuses, the next call on that session notices.
+        let _ = self.watch.add(socket, EpollEvent::new(EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET, session));
+    }
+
+    /// By hand, as closing does not do it while a forked child has the socket too.
+    pub(super) fn unwatch(&self, socket: &OwnedFd) {
+        let _ = self.watch.delete(socket);
+    }
+
+    /// One session more is to be mended, or one less.
+    pub(super) fn count_broken(&self, more: bool) {
+        if more {
+            self.broken.fetch_add(1, Ordering::Relaxed);
+            let _ = self.bell.write(1);
+        } else {
+            self.broken.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Sessions whose sockets have broken, or all of them where some are to be mended.
+    fn to_be_mended(&self) -> Vec<u64> {
+        let mut events = [EpollEvent::empty(); BREAKS_MAX];
+        let found = self.watch.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
+        let mut ids: Vec<u64> = events[..found].iter().map(EpollEvent::data).collect();
+        if ids.contains(&BELL) {
+            let _ = self.bell.read();
+        }
+        if self.broken.load(Ordering::Relaxed) > 0 {
+            ids.extend(self.sessions().keys());
+        }
+        ids
+    }
+
+    fn mend(&self, mut ids: Vec<u64>) {
+        ids.sort_unstable();
+        ids.dedup();
+        let find = |id: &u64| self.sessions().get(id).and_then(Weak::upgrade);
+        for session in ids.iter().filter_map(find) {
+            // What it finds, its connection says in the next call.
+            let _ = session.lock().unwrap_or_else(PoisonError::into_inner).progress();
+        }
     }
 
     pub(super) fn desk(&self) -> MutexGuard<'_, Desk> {
@@ -142,33 +245,57 @@ impl Service for Listener {
 
     fn serve(&self) {
         self.lingering().tidy();
+        let mut to_be_mended = self.to_be_mended();
         // Its holder is serving already, or is about to be done.
-        let Ok(mut desk) = self.desk.try_lock() else { return };
-        let Desk { reception, jobs, expected, .. } = &mut *desk;
-        reception.serve(
-            |_| true,
-            |socket, hello| {
-                let Some((key, _)) = job_of(hello).and_then(|job| jobs.get(&job)) else {
-                    tracing::debug!(transport = NAME, "turned a caller away: its job is not here");
-                    return;
-                };
-                let Some((caller, callee)) = key.check_hello(hello) else {
-                    tracing::debug!(transport = NAME, "turned a caller away: it does not know the key");
-                    return;
-                };
-                match expected.get_mut(&callee).filter(|expected| expected.job == key.job) {
-                    // The latest counts: an earlier one of the same caller has been given up by it.
-                    Some(expected) => {
-                        expected.caller = Some(Caller { nonce: caller, socket });
-                        expected.waker.into_iter().for_each(Waker::ring);
-                    }
-                    None => {
-                        tracing::debug!(transport = NAME, "turned a caller away: its peer has gone");
-                        let _ = send_small(&socket, &key.answer(Verdict::Gone, &caller, &callee));
-                    }
-                }
-            },
-        );
+        if let Ok(mut desk) = self.desk.try_lock() {
+            let Desk { reception, jobs, expected, .. } = &mut *desk;
+            reception.serve(|_| true, |socket, hello| to_be_mended.extend(receive(jobs, expected, socket, hello)));
+        }
+        self.mend(to_be_mended);
+    }
+
+    fn has_chores(&self) -> bool {
+        self.broken.load(Ordering::Relaxed) > 0 || !self.lingering().is_empty()
+    }
+}
+
+/// A caller has said what it wants. The session that it means.
+fn receive(
+    jobs: &HashMap<JobName, (Key, usize)>,
+    expected: &mut HashMap<Nonce, Expected>,
+    socket: OwnedFd,
+    hello: &[u8],
+) -> Option<u64> {
+    let Some((key, _)) = job_of(hello).and_then(|job| jobs.get(&job)) else {
+        tracing::debug!(transport = NAME, "turned a caller away: its job is not here");
+        return None;
+    };
+    let Some(meeting) = key.check_hello(hello).filter(|meeting| meeting.path.number < PATHS) else {
+        tracing::debug!(transport = NAME, "turned a caller away: it does not know the key");
+        return None;
+    };
+    let Some(expected) = expected.get_mut(&meeting.callee).filter(|expected| expected.job == key.job) else {
+        tracing::debug!(transport = NAME, "turned a caller away: its peer has gone");
+        let _ = send_small(&socket, &key.answer(Verdict::Gone, &meeting));
+        return None;
+    };
+    // The latest counts: an earlier one of the same caller has been given up by it.
+    expected.callers.retain(|caller| caller.meeting.path.number != meeting.path.number);
+    expected.callers.push(Caller { meeting, socket });
+    expected.waker.into_iter().for_each(Waker::ring);
+    expected.session
+}
+
+#[cfg(test)]
+impl Listener {
+    /// The session of a test that has one.
+    pub(super) fn only_session(&self) -> Option<Arc<Mutex<Session>>> {
+        self.sessions().values().find_map(Weak::upgrade)
+    }
+
+    /// Refuses calls from now on.
+    pub(super) fn hang_up(&self) {
+        self.desk().reception.hang_up();
     }
 }
 

@@ -1,6 +1,6 @@
-//! Connections between machines: one TCP stream each, messages only.
+//! Connections between machines: a session each, on TCP sockets that are replaced when they break.
 //!
-//! Invariant: a stream carries frames only after both sides proved that they know the key, and that they mean this very
+//! Invariant: a socket carries frames only after both sides proved that they know the key, and that they mean this very
 //! pair of endpoints; until then a stranger costs what [`crate::reception`] allows. One side connects, as
 //! [`Layout::calls`] says, or else the one with the smaller nonce; the other accepts. Absent: encryption (the key keeps
 //! strangers and mistakes out, not an attacker who rewrites packets on the way), finding out that a machine vanished
@@ -8,37 +8,39 @@
 
 #[cfg(all(test, feature = "fuzzing"))]
 mod fuzz;
+mod call;
+mod connection;
 mod handshake;
 mod linger;
 mod listener;
-mod stream;
+mod session;
+mod socket;
+mod wire;
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::task::Poll;
 
 use consort_memory::{ForkStamp, Mapping, Waker};
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockType, SockaddrStorage, bind, connect, getsockopt, send,
-    setsockopt, socket, sockopt,
-};
+use nix::sys::socket::{MsgFlags, send};
 
 use crate::fields::Fields;
-use crate::reception::read_exactly;
 use crate::segment::{Nonce, nonce};
+use crate::streams::Path;
 use crate::{Address, Connecting, Connection, Endpoint, Layout, Service, Transport, TransportError};
 
-use handshake::{ANSWER_BYTES, Key, Verdict};
-use listener::Expected;
+use call::{Call, CallError};
+use connection::TcpConnection;
+use handshake::{Key, Meeting, Verdict};
 pub use listener::Listener;
-use stream::TcpConnection;
+use listener::{Caller, Expected};
+use session::Beginning;
 
 const NAME: &str = "tcp";
 /// How often to call again when the peer hung up without an answer (a crowd may have pushed us out).
-const ATTEMPTS_MAX: usize = 4;
+const ATTEMPTS_MAX: u32 = 4;
 
 fn system(call: &'static str, error: Errno) -> TransportError {
     TransportError::system(NAME, call, error)
@@ -79,13 +81,14 @@ impl Transport for Tcp {
         let nonce = nonce(NAME)?;
         let mailbox =
             Mapping::anonymous(layout.mailbox_bytes).map_err(|error| TransportError::memory(NAME, error))?;
-        let expected = Expected { job: self.shared.key.job, caller: None, waker: None };
+        let expected = Expected::new(self.shared.key.job);
         self.shared.listener.desk().expected.insert(nonce, expected);
         let place =
             Place { socket: self.shared.listener.here, nonce, mailbox_bytes: layout.mailbox_bytes as u64 };
         Ok(Box::new(TcpEndpoint {
             address: Address { transport: NAME.into(), bytes: place.encode() },
-            expectation: Expectation { shared: Arc::clone(&self.shared), nonce },
+            expectation: Expectation { listener: Arc::clone(&self.shared.listener), nonce },
+            shared: Arc::clone(&self.shared),
             mailbox,
             calls: layout.calls,
         }))
@@ -105,7 +108,7 @@ fn send_small(socket: &OwnedFd, bytes: &[u8]) -> Result<(), Errno> {
 }
 
 /// What an address says.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Place {
     socket: SocketAddr,
     nonce: Nonce,
@@ -136,13 +139,21 @@ impl Place {
 /// An endpoint that the listener knows; forgotten on drop.
 #[derive(Debug)]
 struct Expectation {
-    shared: Arc<Shared>,
+    listener: Arc<Listener>,
     nonce: Nonce,
+}
+
+impl Expectation {
+    /// Who called.
+    fn take_callers(&self) -> Vec<Caller> {
+        let mut desk = self.listener.desk();
+        desk.expected.get_mut(&self.nonce).map(|expected| std::mem::take(&mut expected.callers)).unwrap_or_default()
+    }
 }
 
 impl Drop for Expectation {
     fn drop(&mut self) {
-        self.shared.listener.desk().expected.remove(&self.nonce);
+        self.listener.desk().expected.remove(&self.nonce);
     }
 }
 
@@ -150,6 +161,7 @@ impl Drop for Expectation {
 struct TcpEndpoint {
     address: Address,
     expectation: Expectation,
+    shared: Arc<Shared>,
     mailbox: Mapping,
     calls: Option<bool>,
 }
@@ -162,21 +174,21 @@ impl Endpoint for TcpEndpoint {
     fn connect(self: Box<Self>, peer: &Address) -> Result<Box<dyn Connecting>, TransportError> {
         let bad = |reason| TransportError::BadAddress { transport: NAME, reason };
         let peer = Place::decode(peer.bytes_for(NAME)?).ok_or_else(|| bad("it cannot be read"))?;
-        let here = self.expectation.shared.listener.here;
+        let here = self.shared.listener.here;
         if peer.nonce == self.expectation.nonce {
             return Err(bad("it is this endpoint's own"));
         }
         if peer.socket.is_ipv4() != here.is_ipv4() {
             return Err(bad("one side uses IPv4 and the other IPv6"));
         }
-        let peer_mailbox_bytes =
-            usize::try_from(peer.mailbox_bytes).map_err(|_| bad("it names an impossible size"))?;
+        usize::try_from(peer.mailbox_bytes).map_err(|_| bad("it names an impossible size"))?;
         let calls = self.calls.unwrap_or(self.expectation.nonce < peer.nonce);
-        let stage = if calls { Stage::Calling } else { Stage::Expecting };
+        let stage = if calls { Stage::ToCall } else { Stage::Expecting };
         Ok(Box::new(TcpConnecting {
-            expectation: self.expectation,
+            nonce: self.expectation.nonce,
+            expectation: Some(self.expectation),
+            shared: self.shared,
             peer,
-            peer_mailbox_bytes,
             mailbox: Some(self.mailbox),
             stage,
             attempts: 0,
@@ -187,11 +199,9 @@ impl Endpoint for TcpEndpoint {
 #[derive(Debug)]
 enum Stage {
     /// To call (again).
-    Calling,
-    /// The system is connecting.
-    Dialling(OwnedFd),
-    /// Our proof was sent; theirs is to come.
-    Asked(OwnedFd, Vec<u8>),
+    ToCall,
+    /// A call is under way.
+    Calling(Call),
     /// The peer is to call.
     Expecting,
     Done,
@@ -199,38 +209,35 @@ enum Stage {
 
 #[derive(Debug)]
 struct TcpConnecting {
-    expectation: Expectation,
+    expectation: Option<Expectation>,
+    shared: Arc<Shared>,
+    nonce: Nonce,
     peer: Place,
-    peer_mailbox_bytes: usize,
     mailbox: Option<Mapping>,
     stage: Stage,
-    attempts: usize,
+    /// Calls that were made: the epoch of the one under way.
+    attempts: u32,
 }
 
 impl Connecting for TcpConnecting {
     fn poll(&mut self) -> Result<Poll<Box<dyn Connection>>, TransportError> {
         // Peers of other endpoints may be waiting, and ours may be in this very thread.
-        self.expectation.shared.listener.serve();
+        self.shared.listener.serve();
         loop {
             let (next, pending) = match std::mem::replace(&mut self.stage, Stage::Done) {
-                Stage::Calling => (Stage::Dialling(self.dial()?), false),
-                Stage::Dialling(socket) => match self.dialled(&socket)? {
-                    Poll::Pending => (Stage::Dialling(socket), true),
-                    Poll::Ready(()) => {
-                        let hello = self.shared().key.hello(&self.expectation.nonce, &self.peer.nonce);
-                        match send_small(&socket, &hello) {
-                            Ok(()) => (Stage::Asked(socket, Vec::with_capacity(ANSWER_BYTES)), false),
-                            Err(_) => (self.call_again()?, true),
-                        }
-                    }
-                },
-                Stage::Asked(socket, mut answer) => match read_exactly(&socket, &mut answer, ANSWER_BYTES) {
-                    Ok(Poll::Pending) => (Stage::Asked(socket, answer), true),
-                    Ok(Poll::Ready(())) => return self.answered(socket, &answer),
-                    Err(_) => (self.call_again()?, true),
+                Stage::ToCall => {
+                    self.attempts += 1;
+                    let call = Call::begin(self.shared.listener.here.ip(), self.peer.socket);
+                    (Stage::Calling(call.map_err(|error| self.refused(error))?), false)
+                }
+                Stage::Calling(mut call) => match call.poll(&self.shared.key, &self.meeting()) {
+                    Ok(Poll::Ready(())) => return self.established(call.into_socket(), self.meeting().path),
+                    Ok(Poll::Pending) => (Stage::Calling(call), true),
+                    Err(CallError::HungUp) if self.attempts < ATTEMPTS_MAX => (Stage::ToCall, true),
+                    Err(error) => return Err(self.refused(error)),
                 },
                 Stage::Expecting => match self.take_caller() {
-                    Some(socket) => return self.established(socket),
+                    Some(caller) => return self.established(caller.socket, caller.meeting.path),
                     None => (Stage::Expecting, true),
                 },
                 Stage::Done => return Err(TransportError::PeerClosed { transport: NAME }),
@@ -243,30 +250,30 @@ impl Connecting for TcpConnecting {
     }
 
     fn ring_at(&mut self, waker: u64) -> bool {
-        let mut desk = self.shared().listener.desk();
-        if let Some(expected) = desk.expected.get_mut(&self.expectation.nonce) {
+        if let Some(expected) = self.shared.listener.desk().expected.get_mut(&self.nonce) {
             expected.waker = Some(waker);
-            if expected.caller.is_some() {
+            if !expected.callers.is_empty() {
                 Waker::ring(waker);
             }
         }
         // Nothing rings for a call that is to be made again, and there is no descriptor yet.
-        !matches!(self.stage, Stage::Calling)
+        !matches!(self.stage, Stage::ToCall)
     }
 
     fn wake(&self) -> Option<(BorrowedFd<'_>, bool)> {
         match &self.stage {
-            Stage::Dialling(socket) => Some((socket.as_fd(), true)),
-            Stage::Asked(socket, _) => Some((socket.as_fd(), false)),
-            Stage::Calling | Stage::Expecting | Stage::Done => None,
+            Stage::Calling(call) => Some(call.wake()),
+            Stage::ToCall | Stage::Expecting | Stage::Done => None,
         }
     }
 
     fn waits_for(&self) -> Option<String> {
-        let (here, there) = (self.shared().listener.here, self.peer.socket);
-        Some(match self.stage {
-            Stage::Calling | Stage::Dialling(_) => format!("this side calls {there}, and nothing answers"),
-            Stage::Asked(..) => format!("this side called {there}, and what answered has proved nothing"),
+        let (here, there) = (self.shared.listener.here, self.peer.socket);
+        Some(match &self.stage {
+            Stage::Calling(call) if call.has_asked() => {
+                format!("this side called {there}, and what answered has proved nothing")
+            }
+            Stage::ToCall | Stage::Calling(_) => format!("this side calls {there}, and nothing answers"),
             Stage::Expecting => format!("the peer is to call {here}, and its call has not come"),
             Stage::Done => return None,
         })
@@ -274,107 +281,60 @@ impl Connecting for TcpConnecting {
 }
 
 impl TcpConnecting {
-    fn shared(&self) -> &Arc<Shared> {
-        &self.expectation.shared
+    /// What the call under way means.
+    fn meeting(&self) -> Meeting {
+        let path = Path { number: 0, epoch: self.attempts };
+        Meeting { caller: self.nonce, callee: self.peer.nonce, path }
     }
 
-    /// Opens a socket with this side's address and starts to connect.
-    fn dial(&mut self) -> Result<OwnedFd, TransportError> {
-        self.attempts += 1;
-        let here = self.shared().listener.here;
-        let family = if here.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
-        let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-        let socket =
-            socket(family, SockType::Stream, flags, None).map_err(|error| system("socket", error))?;
-        share_ports(&socket);
-        bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(here.ip(), 0)))
-            .map_err(|error| system("bind", error))?;
-        match connect(socket.as_raw_fd(), &SockaddrStorage::from(self.peer.socket)) {
-            Ok(()) | Err(Errno::EINPROGRESS | Errno::EINTR) => Ok(socket),
-            Err(error) => Err(self.unreachable(error)),
+    fn refused(&self, error: CallError) -> TransportError {
+        let unauthorised = |what| TransportError::Unauthorised { transport: NAME, what };
+        match error {
+            CallError::Unreachable(error) => TransportError::Unreachable {
+                transport: NAME,
+                address: self.peer.socket.to_string(),
+                source: error.into(),
+            },
+            CallError::HungUp => unauthorised("the peer hung up without proving anything"),
+            CallError::Unauthorised => unauthorised("the listener at the peer's address does not know the key"),
+            CallError::Gone => TransportError::PeerClosed { transport: NAME },
+            CallError::System(error) => error,
         }
     }
 
-    fn dialled(&self, socket: &OwnedFd) -> Result<Poll<()>, TransportError> {
-        let mut polled = [PollFd::new(socket.as_fd(), PollFlags::POLLOUT)];
-        match poll(&mut polled, PollTimeout::ZERO) {
-            Ok(0) | Err(Errno::EINTR) => return Ok(Poll::Pending),
-            Ok(_) => {}
-            Err(error) => return Err(system("poll", error)),
+    /// The peer's call, if it came; it hears that it is welcome.
+    fn take_caller(&self) -> Option<Caller> {
+        let callers = self.expectation.as_ref()?.take_callers();
+        let (peers, others): (Vec<_>, Vec<_>) =
+            callers.into_iter().partition(|caller| caller.meeting.caller == self.peer.nonce);
+        if !others.is_empty() {
+            tracing::debug!(transport = NAME, "turned a caller away: it is not the endpoint's peer");
         }
-        match getsockopt(socket, sockopt::SocketError).map_err(|error| system("getsockopt", error))? {
-            0 => Ok(Poll::Ready(())),
-            error => Err(self.unreachable(Errno::from_raw(error))),
-        }
+        let caller = peers.into_iter().next()?;
+        let answer = self.shared.key.answer(Verdict::Welcome, &caller.meeting);
+        // If it went meanwhile, it may call again.
+        send_small(&caller.socket, &answer).ok().map(|()| caller)
     }
 
-    fn unreachable(&self, error: Errno) -> TransportError {
-        TransportError::Unreachable {
-            transport: NAME,
-            address: self.peer.socket.to_string(),
-            source: error.into(),
-        }
-    }
-
-    fn call_again(&self) -> Result<Stage, TransportError> {
-        if self.attempts < ATTEMPTS_MAX {
-            return Ok(Stage::Calling);
-        }
-        Err(TransportError::Unauthorised {
-            transport: NAME,
-            what: "the peer hung up without proving anything",
-        })
-    }
-
-    fn answered(
+    fn established(
         &mut self,
         socket: OwnedFd,
-        answer: &[u8],
+        path: Path,
     ) -> Result<Poll<Box<dyn Connection>>, TransportError> {
-        match self.shared().key.check_answer(answer, &self.expectation.nonce, &self.peer.nonce) {
-            Some(Verdict::Welcome) => self.established(socket),
-            Some(Verdict::Gone) => Err(TransportError::PeerClosed { transport: NAME }),
-            None => Err(TransportError::Unauthorised {
-                transport: NAME,
-                what: "the listener at the peer's address does not know the key",
-            }),
-        }
+        let gone = TransportError::PeerClosed { transport: NAME };
+        let (Some(mailbox), Some(expectation)) = (self.mailbox.take(), self.expectation.take()) else {
+            return Err(gone);
+        };
+        let beginning = Beginning {
+            expectation,
+            key: self.shared.key.clone(),
+            peer: self.peer,
+            calls: self.attempts > 0,
+            mailbox: Arc::new(mailbox),
+        };
+        let stamp = Arc::clone(&self.shared.stamp);
+        Ok(Poll::Ready(Box::new(TcpConnection::new(beginning, path, socket, stamp))))
     }
-
-    /// The peer's socket, if it called; it hears that it is welcome.
-    fn take_caller(&self) -> Option<OwnedFd> {
-        let caller =
-            self.shared().listener.desk().expected.get_mut(&self.expectation.nonce)?.caller.take()?;
-        if caller.nonce != self.peer.nonce {
-            tracing::debug!(transport = NAME, "turned a caller away: it is not the endpoint's peer");
-            return None;
-        }
-        let answer = self.shared().key.answer(Verdict::Welcome, &caller.nonce, &self.expectation.nonce);
-        // If it went meanwhile, it may call again.
-        send_small(&caller.socket, &answer).ok().map(|()| caller.socket)
-    }
-
-    fn established(&mut self, socket: OwnedFd) -> Result<Poll<Box<dyn Connection>>, TransportError> {
-        setsockopt(&socket, sockopt::TcpNoDelay, &true).map_err(|error| system("setsockopt", error))?;
-        let mailbox = self.mailbox.take().ok_or(TransportError::PeerClosed { transport: NAME })?;
-        let shared = Arc::clone(self.shared());
-        Ok(Poll::Ready(Box::new(TcpConnection::new(socket, mailbox, self.peer_mailbox_bytes, shared))))
-    }
-}
-
-/// Lets the port be chosen when the destination is known, so that many connections can share it. A hint.
-fn share_ports(socket: &OwnedFd) {
-    let on: libc::c_int = 1;
-    // SAFETY: the option takes an int, which lives during the call.
-    unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_IP,
-            libc::IP_BIND_ADDRESS_NO_PORT,
-            (&raw const on).cast(),
-            size_of_val(&on) as libc::socklen_t,
-        )
-    };
 }
 
 impl Drop for Shared {
@@ -385,6 +345,26 @@ impl Drop for Shared {
             let mut own = self.listener.lingering().take(self.key.job);
             own.finish();
         }
+    }
+}
+
+/// A peer in the hand of a test.
+#[cfg(test)]
+impl Tcp {
+    /// A connection on this socket, whose peer called.
+    fn hostile(&self, socket: OwnedFd, mailbox_bytes: usize) -> TcpConnection {
+        let nonce = nonce(NAME).expect("random bytes");
+        self.shared.listener.desk().expected.insert(nonce, Expected::new(self.shared.key.job));
+        let there = SocketAddr::new(self.shared.listener.here.ip(), 1);
+        let beginning = Beginning {
+            expectation: Expectation { listener: Arc::clone(&self.shared.listener), nonce },
+            key: self.shared.key.clone(),
+            peer: Place { socket: there, nonce: [1; 16], mailbox_bytes: mailbox_bytes as u64 },
+            calls: false,
+            mailbox: Arc::new(Mapping::anonymous(mailbox_bytes).expect("memory")),
+        };
+        let path = Path { number: 0, epoch: 1 };
+        TcpConnection::new(beginning, path, socket, Arc::clone(&self.shared.stamp))
     }
 }
 

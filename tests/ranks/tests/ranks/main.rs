@@ -1,6 +1,7 @@
 //! Ranks as threads and as processes, in jobs without faults.
 
 mod algorithms;
+mod broken;
 mod collectives;
 mod folds;
 mod fork;

@@ -1,0 +1,337 @@
+//! Sockets of a session that break, and calls that replace them.
+//!
+//! Invariant: the side that called first calls again, and it alone takes a socket for broken that only stands still: what the
+//! other side closes without a word, while the link is down, this side might never hear of. A session without a path for
+//! [`PATIENCE`] is lost; the operation's own deadline may come before.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::task::Poll;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::sys::socket::{setsockopt, sockopt};
+
+use super::super::call::{Call, CallError};
+use super::super::handshake::{Meeting, Verdict};
+use super::super::socket::Socket;
+use super::super::wire::{self, Header, STREAM};
+use super::super::{NAME, send_small};
+use super::{PATHS, Session};
+use crate::TransportError;
+use crate::streams::{Order, Path};
+
+/// How long a session may be without a path.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a call may take before it is given up for another: the system would send its first packet again after a second.
+const CALL_PATIENCE: Duration = Duration::from_millis(250);
+/// How long a peer's listener may refuse calls before its process counts as gone.
+const REFUSED_MAX: Duration = Duration::from_secs(1);
+/// Looks that bring nothing between two looks at the clock.
+const LOOKS: u32 = 64;
+/// How long nothing may come before a socket is asked whether it stands still, and how often it then has something to
+/// carry that shows it.
+const PROBE: Duration = Duration::from_millis(300);
+/// How often in a row the system has sent the same bytes again, where a socket stands still.
+const RETRANSMITS: u8 = 2;
+
+/// What broke.
+#[derive(Debug)]
+pub(in super::super) struct Broke {
+    since: Duration,
+    /// Why the last socket broke, and what came of the last call.
+    why: String,
+    calling: Option<String>,
+    /// Since when the peer's listener refuses calls.
+    refused: Option<Duration>,
+}
+
+impl Session {
+    pub(super) fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Whether all sockets are there and may carry fragments.
+    fn is_whole(&self) -> bool {
+        let is_open = |socket: &Socket| self.peering.is_open(socket.path);
+        self.sockets.len() == usize::from(PATHS) && self.sockets.iter().all(is_open)
+    }
+
+    /// A socket is there, for a path whose turn it may be.
+    pub(super) fn open(&mut self, path: Path, descriptor: OwnedFd) {
+        let _ = setsockopt(&descriptor, sockopt::TcpNoDelay, &true);
+        keep_alive(&descriptor);
+        // What came on the one before it.
+        if let Some(before) = self.sockets.iter().position(|socket| socket.path.number == path.number) {
+            self.drain(before);
+        }
+        let socket = Socket::new(descriptor, path);
+        self.expectation.listener.watch(&socket.descriptor, self.id);
+        self.sockets.push(socket);
+        self.version += 1;
+        let now = self.now();
+        let is_taken = self.peering.opened(path, now);
+        if !is_taken {
+            self.forget(path);
+        }
+        self.carry_out();
+        self.note_whole();
+    }
+
+    /// A socket is of no use; what has arrived on it is read first.
+    pub(super) fn broke_at(&mut self, at: usize, error: Option<Errno>) {
+        let path = self.sockets[at].path;
+        self.drain(at);
+        // It may have ended the session.
+        if self.sockets.get(at).is_some_and(|socket| socket.path == path) {
+            self.broke_drained(at, error);
+        }
+    }
+
+    /// The same once that has been read.
+    pub(super) fn broke_drained(&mut self, at: usize, error: Option<Errno>) {
+        let path = self.sockets[at].path;
+        let facts = kernel_facts(&self.sockets[at]);
+        let why = error.map_or("the peer's system ended it".into(), |error| error.desc().to_string());
+        tracing::warn!(transport = NAME, peer = %self.peer.socket, path = path.number, epoch = path.epoch, why, facts, "a socket broke");
+        self.note_broken(format!("{why}{facts}"));
+        let now = self.now();
+        self.peering.broken(path, now);
+        // Where the peering knows nothing of it.
+        self.forget(path);
+        self.carry_out();
+        self.note_whole();
+    }
+
+    fn forget(&mut self, path: Path) {
+        let Self { sockets, expectation, .. } = self;
+        let before = sockets.len();
+        sockets.retain(|socket| {
+            if socket.path == path {
+                expectation.listener.unwatch(&socket.descriptor);
+            }
+            socket.path != path
+        });
+        if sockets.len() != before {
+            self.version += 1;
+            if self.broke.is_none() {
+                self.note_broken("the peer found it broken".into());
+            }
+        }
+    }
+
+    fn note_broken(&mut self, why: String) {
+        let nothing = Broke { since: self.now(), why: String::new(), calling: None, refused: None };
+        self.broke.get_or_insert(nothing).why = why;
+        self.end_queued = false;
+    }
+
+    /// The listener looks after sessions that are to be mended.
+    pub(super) fn note_whole(&mut self) {
+        let is_whole = self.is_whole();
+        if is_whole && let Some(broke) = self.broke.take() {
+            let (breaks, again) = self.peering.counts();
+            let lost = self.now().saturating_sub(broke.since);
+            tracing::info!(
+                transport = NAME, peer = %self.peer.socket, why = broke.why, ?lost, breaks, again,
+                "a socket was replaced; what was missing is sent again"
+            );
+        }
+        let is_counted = !is_whole && !self.ended && !self.is_lost && self.wrong.is_none();
+        if std::mem::replace(&mut self.is_counted, is_counted) != is_counted {
+            self.expectation.listener.count_broken(is_counted);
+        }
+    }
+
+    /// Does what the peering wants done.
+    pub(super) fn carry_out(&mut self) {
+        while let Some(order) = self.peering.order() {
+            match order {
+                Order::Close(path) => {
+                    self.forget(path);
+                    self.calling.retain(|(of, ..)| *of != path);
+                }
+                Order::Say(on, fenced) => {
+                    if let Some(socket) = self.sockets.iter_mut().find(|socket| socket.path == on) {
+                        socket.queue(&wire::fence(&fenced));
+                    }
+                }
+                Order::Dial(path) => {
+                    let here = self.expectation.listener.here.ip();
+                    match Call::begin(here, self.peer.socket) {
+                        Ok(call) => self.calling.push((path, call, self.now())),
+                        Err(error) => self.not_opened(path, error),
+                    }
+                }
+            }
+        }
+    }
+
+    fn not_opened(&mut self, path: Path, error: CallError) {
+        let now = self.now();
+        let text = match error {
+            CallError::Gone => {
+                self.ended = true;
+                return;
+            }
+            CallError::Unreachable(errno) => {
+                if let Some(broke) = &mut self.broke {
+                    let is_refused = errno == Errno::ECONNREFUSED;
+                    broke.refused = is_refused.then(|| broke.refused.unwrap_or(now));
+                    // As if its system had ended the socket for good.
+                    self.ended |= broke.refused.is_some_and(|since| now - since >= REFUSED_MAX);
+                }
+                errno.desc().to_string()
+            }
+            CallError::HungUp => "what answered hung up".into(),
+            CallError::Unauthorised => "what answered does not know the key".into(),
+            CallError::System(error) => error.to_string(),
+        };
+        if let Some(broke) = &mut self.broke {
+            broke.calling = Some(text);
+        }
+        self.peering.not_opened(path, now);
+    }
+
+    /// Calls again and takes the peer's calls where sockets are missing; else finds out whether they stand still.
+    pub(super) fn mend(&mut self, has_come: bool) {
+        if self.is_whole() && self.calling.is_empty() {
+            if has_come {
+                self.idle_since = None;
+            } else {
+                self.look_at_the_clock();
+            }
+            return;
+        }
+        self.take_callers();
+        let now = self.now();
+        if !self.closing || !self.ended {
+            self.peering.tick(now);
+        }
+        self.carry_out();
+        self.poll_calls(now);
+        self.carry_out();
+        self.pump(None);
+        let patience = self.patience;
+        let is_lost = |broke: &Broke| now.saturating_sub(broke.since) >= patience;
+        self.is_lost |= self.peering.is_cut() && self.broke.as_ref().is_some_and(is_lost);
+        self.note_whole();
+    }
+
+    /// The peer's calls.
+    pub(super) fn take_callers(&mut self) {
+        for caller in self.expectation.take_callers() {
+            if caller.meeting.caller != self.peer.nonce || self.calls {
+                tracing::debug!(transport = NAME, "turned a caller away: it is not the endpoint's peer");
+                continue;
+            }
+            let answer = self.key.answer(Verdict::Welcome, &caller.meeting);
+            // If it went meanwhile, it may call again.
+            if send_small(&caller.socket, &answer).is_ok() {
+                self.open(caller.meeting.path, caller.socket);
+            }
+        }
+    }
+
+    fn poll_calls(&mut self, now: Duration) {
+        for (path, mut call, since) in std::mem::take(&mut self.calling) {
+            let (caller, callee) = (self.expectation.nonce, self.peer.nonce);
+            match call.poll(&self.key, &Meeting { caller, callee, path }) {
+                Ok(Poll::Ready(())) => self.open(path, call.into_socket()),
+                Ok(Poll::Pending) if now.saturating_sub(since) < CALL_PATIENCE => {
+                    self.calling.push((path, call, since));
+                }
+                Ok(Poll::Pending) => self.not_opened(path, CallError::Unreachable(Errno::ETIMEDOUT)),
+                Err(error) => self.not_opened(path, error),
+            }
+        }
+    }
+
+    /// Nothing comes. A socket on which nothing can come is one on which the system sends the same again and again; so that it
+    /// sends anything at all, it is given a word now and then.
+    fn look_at_the_clock(&mut self) {
+        self.looks = self.looks.wrapping_add(1);
+        if !self.calls || !self.looks.is_multiple_of(LOOKS) {
+            return;
+        }
+        let now = self.now();
+        if now.saturating_sub(*self.idle_since.get_or_insert(now)) < PROBE {
+            return;
+        }
+        let stands_still = |socket: &Socket| retransmits(socket).is_some_and(|times| times >= RETRANSMITS);
+        if let Some(at) = self.sockets.iter().position(stands_still) {
+            self.broke_at(at, Some(Errno::ETIMEDOUT));
+            return;
+        }
+        let word = self.peering.word(STREAM);
+        for at in 0..self.sockets.len() {
+            let socket = &mut self.sockets[at];
+            if self.peering.is_open(socket.path) && socket.is_flushed() && socket.unacknowledged() == Some(0) {
+                socket.queue(&Header::Word(word).write());
+                self.peering.said(STREAM, socket.path);
+            }
+        }
+        self.idle_since = Some(now);
+        self.pump(None);
+    }
+
+    /// Why the session is lost.
+    pub(super) fn lost(&self) -> TransportError {
+        let broke = self.broke.as_ref();
+        TransportError::Cut {
+            transport: NAME,
+            address: self.peer.socket.to_string(),
+            seconds: broke.map_or(0, |broke| self.now().saturating_sub(broke.since).as_secs()),
+            why: broke.map_or_else(String::new, |broke| broke.why.clone()),
+            calling: match broke.and_then(|broke| broke.calling.clone()) {
+                Some(calling) => format!("the last call to it: {calling}"),
+                None => "the peer is to call again, and has not".into(),
+            },
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let listener = std::sync::Arc::clone(&self.expectation.listener);
+        self.sockets.iter().for_each(|socket| listener.unwatch(&socket.descriptor));
+        if self.is_counted {
+            listener.count_broken(false);
+        }
+        listener.dismiss_session(self.id);
+    }
+}
+
+/// A peer's system that has forgotten a socket says so when it is asked; nothing else may come for a long time.
+fn keep_alive(descriptor: &OwnedFd) {
+    let _ = setsockopt(descriptor, sockopt::KeepAlive, &true);
+    let _ = setsockopt(descriptor, sockopt::TcpKeepIdle, &10);
+    let _ = setsockopt(descriptor, sockopt::TcpKeepInterval, &5);
+    let _ = setsockopt(descriptor, sockopt::TcpKeepCount, &3);
+}
+
+fn tcp_info(socket: &Socket) -> Option<libc::tcp_info> {
+    // SAFETY: zero is a valid value of this plain C structure.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut bytes = size_of::<libc::tcp_info>() as libc::socklen_t;
+    let descriptor = socket.descriptor.as_raw_fd();
+    // SAFETY: the system writes at most `bytes` bytes of the structure, which lives during the call.
+    let outcome = unsafe {
+        libc::getsockopt(descriptor, libc::SOL_TCP, libc::TCP_INFO, (&raw mut info).cast(), &raw mut bytes)
+    };
+    (outcome == 0).then_some(info)
+}
+
+/// How often in a row the system has sent the same bytes again.
+fn retransmits(socket: &Socket) -> Option<u8> {
+    tcp_info(socket).map(|info| info.tcpi_retransmits)
+}
+
+/// What the kernel knows of a socket that broke.
+fn kernel_facts(socket: &Socket) -> String {
+    tcp_info(socket).map_or_else(String::new, |info| {
+        format!(
+            " (sent again {} times in a row, {} in all; path MTU {}; round trip {} us)",
+            info.tcpi_retransmits, info.tcpi_total_retrans, info.tcpi_pmtu, info.tcpi_rtt
+        )
+    })
+}
