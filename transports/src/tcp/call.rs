@@ -47,7 +47,8 @@ impl Call {
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         let socket = socket(family, SockType::Stream, flags, None).map_err(refused("socket"))?;
         share_ports(&socket);
-        bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(here, 0))).map_err(refused("bind"))?;
+        bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(here, 0)))
+            .map_err(refused("bind"))?;
         match connect(socket.as_raw_fd(), &SockaddrStorage::from(there)) {
             Ok(()) | Err(Errno::EINPROGRESS | Errno::EINTR) => Ok(Self { socket, answer: None }),
             Err(error) => Err(CallError::Unreachable(error)),

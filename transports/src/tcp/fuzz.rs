@@ -12,8 +12,8 @@ use consort_memory::Span;
 use super::handshake::{HELLO_BYTES, Key, Meeting, Verdict};
 use super::wire::Header;
 use super::{Listener, Place, Tcp};
-use crate::streams::{Fragment, Path, Ready, Word};
 use crate::fuzzing::{Input, Seen, Target, fuzz};
+use crate::streams::{Fragment, Path, Ready, Word};
 use crate::{Address, Connection, CounterKind, Layout, PeerState, Service, Transport};
 
 const MAILBOX_BYTES: usize = 1000;
@@ -135,7 +135,14 @@ fn callers(input: &Input, seen: &mut Seen) {
                 let nonce =
                     |at: usize| std::array::from_fn(|byte| bytes.get(at + byte).copied().unwrap_or(0));
                 let callee = if what & 64 == 0 { places[usize::from(what >> 7)].nonce } else { nonce(16) };
-                call(&mut callers, &Key::new(KEY).hello(&Meeting { caller: nonce(0), callee, path: Path { number: what >> 3 & 1, epoch: 1 } }));
+                call(
+                    &mut callers,
+                    &Key::new(KEY).hello(&Meeting {
+                        caller: nonce(0),
+                        callee,
+                        path: Path { number: what >> 3 & 1, epoch: 1 },
+                    }),
+                );
             }
             3 => drop(callers.pop()),
             // A made-up address. What is not there is the only thing that is called: port 1 of this machine.

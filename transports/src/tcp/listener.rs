@@ -121,7 +121,8 @@ impl Listener {
         listen(&listener, Backlog::MAXCONN).map_err(|error| system("listen", error))?;
         let reception = Reception::new(NAME, listener.into(), HELLO_BYTES)?;
         let service = reception.service()?;
-        let watch = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|error| system("epoll_create1", error))?;
+        let watch =
+            Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|error| system("epoll_create1", error))?;
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
         let bell = EventFd::from_flags(flags).map_err(|error| system("eventfd", error))?;
         let added = watch.add(&bell, EpollEvent::new(EpollFlags::EPOLLIN, BELL));
@@ -165,7 +166,8 @@ impl Listener {
     /// Notices when a session's socket breaks.
     pub(super) fn watch(&self, socket: &OwnedFd, session: u64) {
         // Where the system refuses, the next call on that session notices.
-        let _ = self.watch.add(socket, EpollEvent::new(EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET, session));
+        let _ =
+            self.watch.add(socket, EpollEvent::new(EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET, session));
     }
 
     /// By hand, as closing does not do it while a forked child has the socket too.
@@ -249,7 +251,8 @@ impl Service for Listener {
         // Its holder is serving already, or is about to be done.
         if let Ok(mut desk) = self.desk.try_lock() {
             let Desk { reception, jobs, expected, .. } = &mut *desk;
-            reception.serve(|_| true, |socket, hello| to_be_mended.extend(receive(jobs, expected, socket, hello)));
+            reception
+                .serve(|_| true, |socket, hello| to_be_mended.extend(receive(jobs, expected, socket, hello)));
         }
         self.mend(to_be_mended);
     }

@@ -6,10 +6,10 @@
 //! strangers and mistakes out, not an attacker who rewrites packets on the way), finding out that a machine vanished
 //! without a word, threads.
 
-#[cfg(all(test, feature = "fuzzing"))]
-mod fuzz;
 mod call;
 mod connection;
+#[cfg(all(test, feature = "fuzzing"))]
+mod fuzz;
 mod handshake;
 mod linger;
 mod listener;
@@ -147,7 +147,10 @@ impl Expectation {
     /// Who called.
     fn take_callers(&self) -> Vec<Caller> {
         let mut desk = self.listener.desk();
-        desk.expected.get_mut(&self.nonce).map(|expected| std::mem::take(&mut expected.callers)).unwrap_or_default()
+        desk.expected
+            .get_mut(&self.nonce)
+            .map(|expected| std::mem::take(&mut expected.callers))
+            .unwrap_or_default()
     }
 }
 
@@ -296,7 +299,9 @@ impl TcpConnecting {
                 source: error.into(),
             },
             CallError::HungUp => unauthorised("the peer hung up without proving anything"),
-            CallError::Unauthorised => unauthorised("the listener at the peer's address does not know the key"),
+            CallError::Unauthorised => {
+                unauthorised("the listener at the peer's address does not know the key")
+            }
             CallError::Gone => TransportError::PeerClosed { transport: NAME },
             CallError::System(error) => error,
         }

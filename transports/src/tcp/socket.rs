@@ -141,7 +141,7 @@ impl Socket {
         Ok(sent == asked)
     }
 
-    /// The system has taken over so many bytes more.
+    /// The system has taken over `sent` bytes more.
     fn written(&mut self, mut sent: usize) {
         let mut take = |most: usize| {
             let taken = sent.min(most);

@@ -67,8 +67,11 @@ impl Header {
                 let number = u8::try_from(offset).ok()?;
                 let bitmaps = count as usize;
                 let is_whole = bytes == 0 && ready.is_none() && word == Word::default();
-                (is_whole && bitmaps <= FILLS_MAX)
-                    .then_some(Self::Fence(Path { number, epoch: index }, fill, bitmaps))
+                (is_whole && bitmaps <= FILLS_MAX).then_some(Self::Fence(
+                    Path { number, epoch: index },
+                    fill,
+                    bitmaps,
+                ))
             }
             END => places.then_some(Self::End(fill, word)),
             _ => None,
@@ -94,8 +97,8 @@ impl Header {
             header[at..at + bytes.len()].copy_from_slice(bytes);
             at += bytes.len();
         };
-        let [ready, credit] =
-            [fragment.ready, word.credit].map(|says| says.map_or([0, 0], |Ready { value, tag }| [value, tag]));
+        let [ready, credit] = [fragment.ready, word.credit]
+            .map(|says| says.map_or([0, 0], |Ready { value, tag }| [value, tag]));
         put(&MAGIC.to_le_bytes());
         put(&kind.to_le_bytes());
         put(&fragment.fill.to_le_bytes());

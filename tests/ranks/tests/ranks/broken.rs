@@ -30,8 +30,12 @@ fn data_sockets() -> Vec<RawFd> {
 
 /// Ends them, as an administrator would: on both sides of some, as both are here. How many.
 fn end_sockets(which: impl Fn(usize) -> bool) -> usize {
-    let sockets: Vec<RawFd> =
-        data_sockets().into_iter().enumerate().filter(|(at, _)| which(*at)).map(|(_, socket)| socket).collect();
+    let sockets: Vec<RawFd> = data_sockets()
+        .into_iter()
+        .enumerate()
+        .filter(|(at, _)| which(*at))
+        .map(|(_, socket)| socket)
+        .collect();
     sockets.iter().filter(|socket| shutdown(socket.as_raw_fd(), Shutdown::Both).is_ok()).count()
 }
 
@@ -71,7 +75,11 @@ fn sockets_that_end_again_and_again_change_no_bit() {
                     if enough[0] == RANKS as u32 {
                         break;
                     }
-                    assert!(Instant::now() < until, "{} sockets in {round} calls", ended.load(Ordering::SeqCst));
+                    assert!(
+                        Instant::now() < until,
+                        "{} sockets in {round} calls",
+                        ended.load(Ordering::SeqCst)
+                    );
                 }
                 *calls.lock().expect("no panic") = round;
                 over.store(true, Ordering::SeqCst);

@@ -265,7 +265,8 @@ impl Session {
         let word = self.peering.word(STREAM);
         for at in 0..self.sockets.len() {
             let socket = &mut self.sockets[at];
-            if self.peering.is_open(socket.path) && socket.is_flushed() && socket.unacknowledged() == Some(0) {
+            if self.peering.is_open(socket.path) && socket.is_flushed() && socket.unacknowledged() == Some(0)
+            {
                 socket.queue(&Header::Word(word).write());
                 self.peering.said(STREAM, socket.path);
             }

@@ -9,7 +9,7 @@
 //! Invariant: a source is free as soon as [`Session::put`] is ready: what can still be lost has been copied. Nothing can be lost that
 //! the peer's system has acknowledged, as each side has its system take nothing more on a socket, and then reads what has arrived
 //! there, before it closes its end. What the peer
-//! sends is checked before it lands. All of it is done by whoever holds the session: its connection, in calls, and the
+//! sends is checked before it lands. The holder of its lock does all of it: the connection, in calls, and the
 //! listener, where a socket broke or a call came while its rank is not in a call. Absent: threads, waiting, ranks.
 
 mod mending;
@@ -252,7 +252,8 @@ impl Session {
             let socket = self.sockets.iter().find(|socket| socket.path == path);
             socket.is_some_and(|socket| socket.is_flushed() && socket.unacknowledged() == Some(0))
         };
-        let open: Vec<Path> = self.sockets.iter().map(|socket| socket.path).filter(|path| has_all(*path)).collect();
+        let open: Vec<Path> =
+            self.sockets.iter().map(|socket| socket.path).filter(|path| has_all(*path)).collect();
         self.peering.stream(STREAM).0.is_on(fill, |path| open.contains(&path))
     }
 
@@ -339,7 +340,9 @@ impl Session {
                 Some(fragment) => {
                     let kept = peering.stream(STREAM).0.kept(&fragment).map(Span::of);
                     let is_current = current.is_some_and(|current| current.fill == fragment.fill);
-                    let own = || source.filter(|_| is_current).map(|source| of_current(source, &fragment, *current));
+                    let own = || {
+                        source.filter(|_| is_current).map(|source| of_current(source, &fragment, *current))
+                    };
                     // In the middle of a fragment whose source is not here.
                     let Some(payload) = kept.or_else(own) else { return Ok(()) };
                     payload

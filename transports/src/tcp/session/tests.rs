@@ -326,7 +326,9 @@ impl Pair {
     }
 
     fn sockets(&self, side: usize) -> Vec<Arc<OwnedFd>> {
-        self.session(side).map(|session| session.lock().expect("not poisoned").descriptors()).unwrap_or_default()
+        self.session(side)
+            .map(|session| session.lock().expect("not poisoned").descriptors())
+            .unwrap_or_default()
     }
 
     fn session(&self, side: usize) -> Option<Arc<Mutex<Session>>> {
@@ -352,7 +354,10 @@ fn sockets_that_break_lose_nothing() {
     let mut sources = [vec![0u8; SLOT], vec![0u8; SLOT]];
     let (mut kills, began) = (0, Instant::now());
     while emptied != [FILLS; 2] {
-        assert!(began.elapsed() < Duration::from_secs(60), "filled {filled:?}, emptied {emptied:?}, {kills} kills");
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "filled {filled:?}, emptied {emptied:?}, {kills} kills"
+        );
         if random.below(400) == 0 {
             kills += 1;
             match random.below(3) {
@@ -389,7 +394,8 @@ fn sockets_that_break_lose_nothing() {
         if fill < up.counter(CounterKind::Ready).value() && random.below(3) > 0 {
             let bytes = if fill.is_multiple_of(5) { 8 } else { SLOT };
             let mut copy = vec![0u8; bytes];
-            SpanMut::of(&mut copy).copy_from(up.mailbox().slice((fill % SLOTS) as usize * SLOT, bytes).read());
+            SpanMut::of(&mut copy)
+                .copy_from(up.mailbox().slice((fill % SLOTS) as usize * SLOT, bytes).read());
             assert!(copy.iter().all(|is| *is == byte(1 - side, fill)), "fill {fill} of side {}", 1 - side);
             assert!(up.signal(CounterKind::Credit, fill + 1, 0).expect("signal").is_ready());
             emptied[side] += 1;
@@ -411,7 +417,8 @@ fn what_an_idle_rank_has_sent_is_sent_again() {
             pair.kill(killed);
             let mut done = 0;
             let began = Instant::now();
-            while pair.up[sender].fill(0, Span::of(&[9u8; 8]), (1, 5), &mut done).expect("fill").is_pending() {
+            while pair.up[sender].fill(0, Span::of(&[9u8; 8]), (1, 5), &mut done).expect("fill").is_pending()
+            {
                 assert!(began.elapsed() < Duration::from_secs(10), "killed {killed}, sender {sender}");
                 let _ = pair.up[sender].progress().expect("progress");
                 pair.serve();
@@ -421,7 +428,9 @@ fn what_an_idle_rank_has_sent_is_sent_again() {
                 pair.serve();
                 pair.up[1 - sender].progress().expect("progress");
             }
-            assert!(pair.sides.iter().any(|side| side.shared.listener.has_chores()) || pair.sockets(0).len() == 1);
+            assert!(
+                pair.sides.iter().any(|side| side.shared.listener.has_chores()) || pair.sockets(0).len() == 1
+            );
         }
     }
 }
