@@ -14,6 +14,7 @@
 //! Deliberately absent: the connections between ranks (see `membership`), collectives, retries after a rank was accepted,
 //! encryption (what is said after the proof is authenticated, but can be read on the wire).
 
+mod distance;
 mod door;
 mod interfaces;
 mod join;
@@ -32,6 +33,7 @@ pub(crate) use interfaces::common_bits;
 pub use interfaces::{asked as asked_interfaces, wire_mbits};
 #[cfg(any(test, feature = "testing"))]
 pub use join::join;
+pub use distance::RoundTrip;
 pub use join::{cancelled_join as cancelled, join_unless};
 pub use joiner::{Joiner, VERDICT_GRACE};
 pub use launch::Launch;

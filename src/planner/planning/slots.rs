@@ -1,0 +1,138 @@
+//! How long the slots of a call are.
+//!
+//! Invariant: equal on all ranks, as [`Planning`] is. Between hosts that are less than a millisecond apart distance plays no part.
+//! Absent: mailboxes, which have room for the longest slot of their channel (`choice`).
+
+use consort_algorithms::Collective;
+use consort_algorithms::catalogue::Algorithm;
+
+use super::super::choice::is_streamed;
+use super::super::explain::Origin;
+use super::super::machine::Machine;
+use super::{Chosen, Planning};
+use consort_settings::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS};
+
+/// The longest slot among ranks of one host, unless a setting names a longer one.
+pub(crate) const HOST_SLOT_BYTES_MAX: usize = 64 << 10;
+/// The same for calls that are [streamed](is_streamed), whose buffers drive slots out of the caches anyway: long slots took
+/// 0.8 to 0.97 of the time of short ones there (`docs/measurements/house.md`).
+const HOST_LONG_SLOT_BYTES_MAX: usize = 256 << 10;
+/// The longest slot of connections to many peers.
+pub(crate) const WIDE_SLOT_BYTES_MAX: usize = 128 << 10;
+
+/// The shortest part of a piece that is worth a message through the kernel.
+pub(crate) const MESSAGE_SLICE_BYTES: usize = 64 << 10;
+/// The longest slot of messages through the kernel; twice that from [`MESSAGE_PIECE_LONG`] on.
+const MESSAGE_SLOT_MAX: u64 = 128 << 10;
+const MESSAGE_PIECE_LONG: u64 = 4 << 20;
+/// The most ranks whose connections through the kernel are long whatever the algorithm.
+const MESSAGE_RANKS_FEW: u32 = 4;
+
+/// The longest slot between hosts that are far apart, where no setting names one: a mailbox of 16 MiB a connection.
+pub(crate) const FAR_SLOT_BYTES_MAX: usize = 4 << 20;
+/// The same of connections to many peers, which share the wire: a mailbox of 2 MiB a connection.
+pub(crate) const FAR_WIDE_SLOT_BYTES_MAX: usize = SLOT_BYTES_MAX;
+/// What the slots of a mailbox hold together, in products of the wire's rate and the known round trip. A round trip is known to the
+/// power of two below it, so this is at least two products of the true one: a slot's bytes are on their way, or its credit is.
+const WINDOW_PRODUCTS: u64 = 4;
+/// The parts of a piece that slots are shorter than: what fills all slots of a mailbox waits for no credit.
+const FAR_SLICES: u64 = SLOTS as u64;
+
+/// The slot whose mailbox keeps the wire busy for a round trip; 0 where hosts are near.
+fn slot_by_distance(machine: &Machine) -> u64 {
+    let bytes_ms = machine.wire_bytes_s() / 1000;
+    let window = WINDOW_PRODUCTS * bytes_ms * u64::from(machine.round_trip_ms());
+    let slot = window.div_ceil(SLOTS.into()).min(FAR_SLOT_BYTES_MAX as u64);
+    if slot == 0 { 0 } else { slot.next_power_of_two() }
+}
+
+impl Planning {
+    /// An algorithm with the slots that the settings or the planner's rule give. Slots of a pool are short, so that they stay in
+    /// the caches, unless the buffers do not; where ranks share cores, long ones give each rank more to do in its turn.
+    pub(crate) fn with_slots(
+        &self,
+        algorithm: Algorithm,
+        collective: Collective,
+        block_bytes: u64,
+    ) -> Chosen {
+        let (by_rule, short) = self.slots_by_rule(algorithm, collective, block_bytes);
+        let is_pooled = self.on_own_cores && self.machine.turns <= 1 && self.slot_bytes.is_none();
+        let is_long = is_streamed(collective, self.ranks_of(collective), block_bytes);
+        let longest = if is_long { HOST_LONG_SLOT_BYTES_MAX } else { HOST_SLOT_BYTES_MAX };
+        Chosen {
+            algorithm,
+            slot_bytes: if is_pooled { by_rule.min(longest) } else { by_rule },
+            short,
+            packets: self.takes_packets(algorithm, collective, block_bytes),
+            meets: self.meets(collective, block_bytes),
+            mapped: self.is_free(),
+            origin: Origin::Priced,
+        }
+    }
+
+    /// Some [slices](Planning::slices) of a piece at least; long ones amortise the signals, short ones stay in the caches. Whether
+    /// every message fits one short slot. Prices are of such slots.
+    pub(super) fn slots_by_rule(
+        &self,
+        algorithm: Algorithm,
+        collective: Collective,
+        block_bytes: u64,
+    ) -> (usize, bool) {
+        let parts = algorithm.parts(collective, self.ranks_of(collective));
+        // Pieces are rounded up to whole lines.
+        let piece = block_bytes.div_ceil(parts.max(1).into()).next_multiple_of(64);
+        let short = if self.machine.sockets { MESSAGE_SLICE_BYTES } else { SLOT_BYTES_MIN };
+        if piece <= short as u64 && !algorithm.is_pair() {
+            return (short, true);
+        }
+        let slice = if self.machine.sockets {
+            self.slice_of_messages(piece).max(self.slice_by_distance(piece))
+        } else if let Some(slices) = algorithm.slices().or_else(|| self.slices_over_boxes(algorithm)) {
+            piece / slices
+        } else if self.is_found_ring(algorithm) {
+            piece
+        } else {
+            piece / self.slices(collective)
+        };
+        let by_size = slice.checked_next_power_of_two().unwrap_or(u64::MAX >> 1);
+        let given = self.slot_bytes.unwrap_or_else(|| usize::try_from(by_size).unwrap_or(usize::MAX));
+        (given.clamp(SLOT_BYTES_MIN, self.longest_slot(algorithm)), false)
+    }
+
+    /// What of a piece travels as one message where every message is some calls of the system: two ranks that exchange
+    /// pieces gain nothing by cutting short ones; among more, one part is on its way while the next is folded. Four slots must fit
+    /// into a core's caches. Source of the figures: `docs/measurements/hosts.md`.
+    fn slice_of_messages(&self, piece: u64) -> u64 {
+        let most = if piece >= MESSAGE_PIECE_LONG { 2 * MESSAGE_SLOT_MAX } else { MESSAGE_SLOT_MAX };
+        let whole = if self.machine.ranks == 2 {
+            piece
+        } else {
+            (piece / 4).max(piece.min(MESSAGE_SLICE_BYTES as u64))
+        };
+        whole.min(most)
+    }
+
+    /// What of a piece travels as one message where its answer takes milliseconds: a writer that fills all slots must not wait for
+    /// the first credit before the wire is full. 0 where hosts are near. Source: `docs/measurements/hosts.md`.
+    fn slice_by_distance(&self, piece: u64) -> u64 {
+        slot_by_distance(&self.machine).min(piece.div_ceil(FAR_SLICES))
+    }
+
+    /// The longest slot of an algorithm's connections.
+    pub(crate) fn longest_slot(&self, algorithm: Algorithm) -> usize {
+        match (self.is_wide(algorithm), self.machine.round_trip_ms() > 0) {
+            (false, false) => SLOT_BYTES_MAX,
+            (true, false) => WIDE_SLOT_BYTES_MAX,
+            (false, true) => FAR_SLOT_BYTES_MAX,
+            (true, true) => FAR_WIDE_SLOT_BYTES_MAX,
+        }
+    }
+
+    /// Whether an algorithm's connections are to many peers.
+    pub(crate) fn is_wide(&self, algorithm: Algorithm) -> bool {
+        // Where there are few ranks no algorithm has many peers.
+        let few = self.machine.sockets && self.machine.ranks <= MESSAGE_RANKS_FEW;
+        let is_few_channels = algorithm.is_along_rails() && !algorithm.is_on_many_channels();
+        algorithm.has_many_peers() && !few && !self.is_found_ring(algorithm) && !is_few_channels
+    }
+}

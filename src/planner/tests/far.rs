@@ -1,0 +1,194 @@
+//! Slots, channels and choices between hosts that are far apart.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use consort_algorithms::catalogue::Algorithm;
+use consort_algorithms::{Collective, Plan};
+use consort_kernels::{DataType, ReduceOp};
+
+use super::{planning_on, settings};
+use crate::planner::{Choice, Machine, Planning, Slots};
+use consort_control::bootstrap::{Member, RoundTrip};
+use consort_settings::options::{SLOT_BYTES_MAX, SLOTS, Settings};
+use consort_topology::Place;
+use consort_types::call::{Call, Kind};
+
+/// Bytes of a mailbox between hosts that are far apart, at most.
+const MAILBOX_MAX: usize = 16 << 20;
+
+fn member(host: u8, wire_mbits: u32, micros: u64) -> Member {
+    Member {
+        host: format!("h{host}"),
+        pid: 1,
+        process: [host; 16],
+        machine: [host; 16],
+        host_key: [host; 16],
+        wire_mbits,
+        round_trip: RoundTrip::of(Duration::from_micros(micros)),
+        cores: 64,
+        place: Place::default(),
+        devices: false,
+        device: None,
+        graphs: 0,
+        hardware: Default::default(),
+        unix: vec![],
+        tcp: vec![(Ipv4Addr::LOCALHOST, 9).into()],
+    }
+}
+
+/// Hosts of one rank each that are so far from the meeting point, in microseconds.
+fn hosts(wire_mbits: u32, micros: &[u64]) -> Machine {
+    let members: Vec<Member> =
+        (0..).zip(micros).map(|(host, micros)| member(host, wire_mbits, *micros)).collect();
+    Machine::of(members.iter())
+}
+
+fn on(machine: &Machine) -> Planning {
+    planning_on(machine.clone(), &settings(|options| options))
+}
+
+fn slot(planning: &Planning, block_bytes: u64) -> usize {
+    planning.with_slots(Algorithm::Doubling, Collective::AllReduce, block_bytes).slot_bytes
+}
+
+#[test]
+fn slots_hold_what_a_wire_carries_in_two_round_trips() {
+    let block = 64 << 20;
+    // 4 slots, bytes a millisecond, and twice the round trip that is known to the power of two below it.
+    for (wire_mbits, micros, expected) in [
+        (1000, 1000, 256 << 10),
+        (1000, 2500, 256 << 10),
+        (1000, 4000, 512 << 10),
+        (1000, 10_057, 1 << 20),
+        (1000, 100_000, FAR),
+        (10_000, 1000, 2 << 20),
+        (0, 1000, FAR),
+        (0, 500_000, FAR),
+    ] {
+        let machine = hosts(wire_mbits, &[20, micros]);
+        let found = slot(&on(&machine), block);
+        assert_eq!(found, expected, "{wire_mbits} Mbit/s, {micros} µs");
+        let product = (f64::from(wire_mbits) * 117.5 * micros as f64 / 1000.0) as usize;
+        assert!(SLOTS as usize * found >= (2 * product).min(MAILBOX_MAX), "{wire_mbits} Mbit/s, {micros} µs");
+    }
+    // Two hosts that are both far from the place where they met: by it.
+    assert_eq!(slot(&on(&hosts(1000, &[8000, 8000])), block), 2 << 20);
+    assert_eq!(slot(&on(&hosts(1000, &[20, 16_000])), block), 2 << 20);
+}
+
+/// The longest.
+const FAR: usize = MAILBOX_MAX / SLOTS as usize;
+
+#[test]
+fn a_piece_fills_all_slots_of_a_mailbox_and_no_slot_is_longer_than_a_quarter_of_it() {
+    let planning = on(&hosts(0, &[0, 10_000]));
+    for (block, expected) in
+        [(256 << 10, 128 << 10), (1 << 20, 256 << 10), (4 << 20, 1 << 20), (16 << 20, FAR), (1 << 30, FAR)]
+    {
+        assert_eq!(slot(&planning, block), expected.max(slot(&on(&hosts(0, &[0, 0])), block)), "{block}");
+    }
+}
+
+#[test]
+fn hosts_less_than_a_millisecond_apart_are_planned_as_if_there_were_no_distance() {
+    let near = hosts(0, &[0, 0, 0, 0]);
+    let almost = hosts(0, &[50, 999, 300, 999]);
+    assert_eq!(near, almost);
+    assert!(near.far_ms.is_empty() && near.round_trip_ms() == 0);
+    assert_eq!(Planning::key(&near, &plain()), Planning::key(&almost, &plain()));
+    assert_ne!(Planning::key(&near, &plain()), Planning::key(&hosts(0, &[50, 999, 300, 1000]), &plain()));
+    let planning = on(&near);
+    for algorithm in planning.candidates(Collective::AllReduce).expect("candidates") {
+        let chosen = planning.with_slots(algorithm, Collective::AllReduce, 64 << 20);
+        assert!(chosen.slot_bytes <= 256 << 10, "{chosen:?}");
+        assert!(planning.longest_slot(algorithm) <= SLOT_BYTES_MAX);
+    }
+    // The nearest rank of a host counts: the others may have been kept from their cores.
+    let members = [member(0, 0, 0), member(1, 0, 700), member(1, 0, 3000)];
+    assert_eq!(Machine::of(members.iter()).round_trip_ms(), 0);
+    // One host is near itself, wherever its ranks met.
+    let members = [member(0, 0, 5000), member(0, 0, 5000)];
+    assert_eq!(Machine::of(members.iter()).round_trip_ms(), 0);
+}
+
+fn plain() -> Settings {
+    settings(|options| options)
+}
+
+#[test]
+fn a_setting_of_the_slot_wins_over_the_distance() {
+    let machine = hosts(0, &[0, 10_000]);
+    let given = planning_on(machine.clone(), &settings(|options| options.slot_bytes(64 << 10)));
+    assert_eq!((slot(&given, 64 << 20), slot(&on(&machine), 64 << 20)), (64 << 10, FAR));
+}
+
+#[test]
+fn every_slot_fits_the_mailboxes_of_its_channel_and_mailboxes_are_bounded() {
+    let call = |kind: &str, count: usize| match kind {
+        "reduce" => Call::all_reduce(DataType::Float32, ReduceOp::Sum, count),
+        "exchange" => Call::all_to_all(DataType::Float32, count),
+        _ => Call::new(Kind::Send, DataType::Float32, None, 1, count),
+    };
+    for machine in [hosts(0, &[0, 0]), hosts(0, &[0, 10_000]), hosts(1000, &[0, 1000]), hosts(0, &[2000; 9])] {
+        let planning = on(&machine);
+        for kind in ["reduce", "exchange", "send"] {
+            for count in [2, 100_000, 1 << 20, 1 << 24] {
+                let choice = Choice::of(&planning, &call(kind, count)).expect("a choice");
+                for mapped in [false, true] {
+                    let slots = Slots::of(choice.channel_base, mapped);
+                    assert!(choice.slot_bytes <= slots.bytes, "{kind} of {count}: {choice:?}");
+                    assert!(slots.count * slots.bytes <= if mapped { 2 * MAILBOX_MAX } else { MAILBOX_MAX });
+                }
+                if planning.is_wide(choice.program.algorithm) {
+                    assert!(choice.slot_bytes <= 512 << 10, "{kind} of {count}: {choice:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_rank_has_the_same_plan_from_the_same_table() {
+    let table: Vec<Member> =
+        [(0, 40), (0, 60), (1, 3900), (1, 4100), (2, 12_000)].map(|(host, rtt)| member(host, 0, rtt)).to_vec();
+    let planned = || -> (u64, Vec<(Choice, Vec<Plan>)>) {
+        let machine = Machine::of(table.iter());
+        assert_eq!(machine.far_ms, [0, 2, 8]);
+        let planning = on(&machine);
+        let choices = [8usize, 64 << 10, 16 << 20].map(|count| {
+            let call = Call::all_reduce(DataType::Uint8, ReduceOp::Sum, count);
+            let choice = Choice::of(&planning, &call).expect("a choice");
+            let plans = planning.plans(choice.program.algorithm, Collective::AllReduce).expect("plans");
+            (choice, plans)
+        });
+        (Planning::key(&machine, &plain()), choices.to_vec())
+    };
+    let first = planned();
+    assert!((1..table.len()).all(|_| planned() == first));
+    assert!(first.1.last().is_some_and(|(choice, _)| choice.slot_bytes > 256 << 10));
+}
+
+#[test]
+fn a_round_trip_is_in_the_price_of_every_message_between_hosts() {
+    let price = |micros: u64, algorithm| {
+        on(&hosts(0, &[0, micros, micros, micros])).price(algorithm, Collective::AllReduce, 8)
+    };
+    // One round, two, and six: each takes half of a round trip at least.
+    for (algorithm, rounds) in
+        [(Algorithm::Direct { first: 0 }, 1.0), (Algorithm::Doubling, 2.0), (Algorithm::RING, 6.0)]
+    {
+        let (near, far) = (price(0, algorithm), price(8000, algorithm));
+        assert!(near < 0.001 && far >= rounds * 0.004, "{algorithm}: {near} {far}");
+    }
+    let chosen = |micros: u64| {
+        let planning = on(&hosts(0, &[0, micros, micros, micros]));
+        planning.algorithm(Collective::AllReduce, 1 << 20).expect("a choice")
+    };
+    // Longer calls take fewer ways over the wire than where it is short.
+    let depth = |algorithm: Algorithm| {
+        let cost = algorithm.schedule(Collective::AllReduce, 4).cost();
+        cost.rounds.min(cost.depth)
+    };
+    assert!(depth(chosen(8000)) < depth(chosen(0)), "{} {}", chosen(8000), chosen(0));
+}
