@@ -84,6 +84,8 @@ struct ChoiceMemory {
     chosen: HashMap<(Collective, u64), Result<Chosen>>,
     on_devices: HashMap<devices::Key, Result<(Way, Origin)>>,
     folds: HashMap<(Collective, Algorithm), Option<u64>>,
+    /// Slots between hosts that are far apart, by the length of the blocks.
+    far_slots: HashMap<(Collective, Algorithm, u64), u64>,
 }
 
 /// An algorithm and the length of its slots.

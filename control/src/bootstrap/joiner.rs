@@ -361,6 +361,7 @@ impl<S: Read + Write> Joiner<S> {
         let mut hello = self.hello.clone();
         if let Some(measured) = measured {
             hello.member.round_trip = RoundTrip::of(measured);
+            tracing::debug!(rank = hello.rank, ?measured, "the way to the rendezvous and back");
         }
         hello
     }

@@ -35,8 +35,9 @@ pub(crate) const FAR_WIDE_SLOT_BYTES_MAX: usize = SLOT_BYTES_MAX;
 /// What the slots of a mailbox hold together, in products of the wire's rate and the known round trip. A round trip is known to the
 /// power of two below it, so this is at least two products of the true one: a slot's bytes are on their way, or its credit is.
 const WINDOW_PRODUCTS: u64 = 4;
-/// The parts of a piece that slots are shorter than: what fills all slots of a mailbox waits for no credit.
-const FAR_SLICES: u64 = SLOTS as u64;
+/// How many slots a piece fills that a mailbox has room for: all of them, so that folding and sending overlap, or fewer, where a rank
+/// sends the next part only when its partner's has come, and each part then takes half of a round trip.
+const FAR_SLICES: [u64; 3] = [SLOTS as u64, 2, 1];
 
 /// The slot whose mailbox keeps the wire busy for a round trip; 0 where hosts are near.
 fn slot_by_distance(machine: &Machine) -> u64 {
@@ -86,7 +87,7 @@ impl Planning {
             return (short, true);
         }
         let slice = if self.machine.sockets {
-            self.slice_of_messages(piece).max(self.slice_by_distance(piece))
+            self.slice_of_messages(piece).max(self.slice_by_distance(algorithm, collective, block_bytes, piece))
         } else if let Some(slices) = algorithm.slices().or_else(|| self.slices_over_boxes(algorithm)) {
             piece / slices
         } else if self.is_found_ring(algorithm) {
@@ -114,8 +115,34 @@ impl Planning {
 
     /// What of a piece travels as one message where its answer takes milliseconds: a writer that fills all slots must not wait for
     /// the first credit before the wire is full. 0 where hosts are near. Source: `docs/measurements/hosts.md`.
-    fn slice_by_distance(&self, piece: u64) -> u64 {
-        slot_by_distance(&self.machine).min(piece.div_ceil(FAR_SLICES))
+    fn slice_by_distance(
+        &self,
+        algorithm: Algorithm,
+        collective: Collective,
+        block_bytes: u64,
+        piece: u64,
+    ) -> u64 {
+        let longest = slot_by_distance(&self.machine).min(self.longest_slot(algorithm) as u64);
+        let [most_slices, slices @ ..] =
+            FAR_SLICES.map(|slices| longest.min(piece.div_ceil(slices)).next_power_of_two());
+        let is_simulated = self.is_simulated(algorithm, collective) && !algorithm.is_pair();
+        if longest == 0 || self.slot_bytes.is_some() || !is_simulated || slices == [most_slices; 2] {
+            return most_slices.min(longest);
+        }
+        let key = (collective, algorithm, block_bytes);
+        if let Some(known) = self.memory().far_slots.get(&key) {
+            return *known;
+        }
+        let seconds = |slot: u64| self.simulated_in_slots(algorithm, collective, block_bytes, slot as usize);
+        let mut best = (most_slices, seconds(most_slices));
+        for slot in slices {
+            let takes = seconds(slot);
+            if takes < best.1 {
+                best = (slot, takes);
+            }
+        }
+        self.memory().far_slots.insert(key, best.0);
+        best.0
     }
 
     /// The longest slot of an algorithm's connections.
