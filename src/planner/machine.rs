@@ -99,25 +99,11 @@ impl Machine {
         }
     }
 
-    /// What a host's way to others carries, bytes a second: some 6 % of the wire are headers.
-    pub(super) fn wire_bytes_s(&self) -> u64 {
-        const UNKNOWN_MBITS: u32 = 25_000;
-        let mbits = if self.wire_mbits > 0 { self.wire_mbits } else { UNKNOWN_MBITS };
-        u64::from(mbits) * 117_500
-    }
-
-    /// Milliseconds of the longest round trip between two hosts, at most: by the place where the ranks met. 0 where all are near.
-    pub(super) fn round_trip_ms(&self) -> u32 {
-        let [first, second] = self.far_ms.iter().fold([0, 0], |[first, second], far| {
-            [first.max(*far), second.max(first.min(*far))]
-        });
-        first.saturating_add(second)
-    }
-
     /// The machine as a graph.
     pub(super) fn topology(&self, transport: TransportChoice) -> Topology {
         let &Machine { ranks, hosts, per_box, per_domain, cores, turns, .. } = self;
-        let adapter = (self.wire_mbits > 0).then(|| self.wire_bytes_s());
+        // Some 6 % of the wire are headers.
+        let adapter = (self.wire_mbits > 0).then(|| u64::from(self.wire_mbits) * 117_500);
         // Half of the way there and back.
         let far_ns: Vec<u64> = self.far_ms.iter().map(|far| u64::from(*far) * 500_000).collect();
         let by_host = |inside: Inside| {

@@ -63,6 +63,8 @@ pub struct Planning {
     admitted: [OnceLock<()>; Collective::ALL.len()],
     /// What messages take on the topology, once a price asks for it.
     messages: OnceLock<price::Messages>,
+    /// The slot that the distance between hosts asks for, once a call asks for it.
+    far_slot: OnceLock<u64>,
     /// What the search finds on the topology, once candidates are asked for.
     searched: searched::Searched,
     along_rails: rails::Memory,
@@ -147,6 +149,7 @@ impl Planning {
             on_own_cores,
             admitted: Default::default(),
             messages: OnceLock::new(),
+            far_slot: OnceLock::new(),
             searched: searched::Searched::default(),
             along_rails: rails::Memory::default(),
             bounds: Default::default(),

@@ -5,10 +5,10 @@
 
 use consort_algorithms::Collective;
 use consort_algorithms::catalogue::Algorithm;
+use consort_algorithms::topology::{LinkId, NodeId, Routes, Topology};
 
 use super::super::choice::is_streamed;
 use super::super::explain::Origin;
-use super::super::machine::Machine;
 use super::{Chosen, Planning};
 use consort_settings::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS};
 
@@ -39,10 +39,27 @@ const WINDOW_PRODUCTS: u64 = 4;
 /// sends the next part only when its partner's has come, and each part then takes half of a round trip.
 const FAR_SLICES: [u64; 3] = [SLOTS as u64, 2, 1];
 
-/// The slot whose mailbox keeps the wire busy for a round trip; 0 where hosts are near.
-fn slot_by_distance(machine: &Machine) -> u64 {
-    let bytes_ms = machine.wire_bytes_s() / 1000;
-    let window = WINDOW_PRODUCTS * bytes_ms * u64::from(machine.round_trip_ms());
+/// The slot whose mailbox keeps the wire between the hosts that are farthest apart busy for a round trip; 0 where they are less than a
+/// millisecond apart. Exact where hosts are joined by a tree, such as one switch.
+pub(super) fn slot_by_distance(topology: &Topology) -> u64 {
+    let one_of_each: Vec<NodeId> =
+        topology.boxes().iter().filter_map(|ranks| Some(NodeId(ranks.first()?.0))).collect();
+    let mut routes = Routes::new(topology);
+    let mut farthest = |from: NodeId| {
+        let ways = routes.from(from, &one_of_each);
+        let ways = one_of_each.iter().zip(ways).filter_map(|(to, way)| Some((*to, way?)));
+        let links = |way: &[LinkId]| way.iter().map(|link| topology.links()[link.index()]).collect::<Vec<_>>();
+        let ways = ways.map(|(to, way)| {
+            let links = links(&way);
+            let latency_ns: u64 = links.iter().map(|link| link.latency_ns).sum();
+            (latency_ns, to, links.iter().map(|link| link.bandwidth_bytes_s).min().unwrap_or(0))
+        });
+        ways.max_by_key(|(latency_ns, ..)| *latency_ns)
+    };
+    let end = one_of_each.first().and_then(|first| farthest(*first)).map(|(_, end, _)| end);
+    let Some((latency_ns, _, bytes_s)) = end.and_then(farthest) else { return 0 };
+    let round_trip_ms = latency_ns.saturating_mul(2) / 1_000_000;
+    let window = round_trip_ms.saturating_mul(bytes_s / 1000).saturating_mul(WINDOW_PRODUCTS);
     let slot = window.div_ceil(SLOTS.into()).min(FAR_SLOT_BYTES_MAX as u64);
     if slot == 0 { 0 } else { slot.next_power_of_two() }
 }
@@ -122,7 +139,7 @@ impl Planning {
         block_bytes: u64,
         piece: u64,
     ) -> u64 {
-        let longest = slot_by_distance(&self.machine).min(self.longest_slot(algorithm) as u64);
+        let longest = self.far_slot().min(self.longest_slot(algorithm) as u64);
         let [most_slices, slices @ ..] =
             FAR_SLICES.map(|slices| longest.min(piece.div_ceil(slices)).next_power_of_two());
         let is_simulated = self.is_simulated(algorithm, collective) && !algorithm.is_pair();
@@ -145,9 +162,15 @@ impl Planning {
         best.0
     }
 
+    /// The slot that keeps the wire busy, where hosts are far apart; 0 elsewhere.
+    fn far_slot(&self) -> u64 {
+        let far = || if self.machine.sockets { slot_by_distance(&self.topology) } else { 0 };
+        *self.far_slot.get_or_init(far)
+    }
+
     /// The longest slot of an algorithm's connections.
     pub(crate) fn longest_slot(&self, algorithm: Algorithm) -> usize {
-        match (self.is_wide(algorithm), self.machine.round_trip_ms() > 0) {
+        match (self.is_wide(algorithm), self.far_slot() > 0) {
             (false, false) => SLOT_BYTES_MAX,
             (true, false) => WIDE_SLOT_BYTES_MAX,
             (false, true) => FAR_SLOT_BYTES_MAX,

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use consort_algorithms::catalogue::Algorithm;
-use consort_algorithms::{Collective, Plan};
+use consort_algorithms::{Collective, Plan, topology};
 use consort_kernels::{DataType, ReduceOp};
 
 use super::{planning_on, settings};
@@ -110,7 +110,7 @@ fn hosts_less_than_a_millisecond_apart_are_planned_as_if_there_were_no_distance(
     let near = hosts(0, &[0, 0, 0, 0]);
     let almost = hosts(0, &[50, 999, 300, 999]);
     assert_eq!(near, almost);
-    assert!(near.far_ms.is_empty() && near.round_trip_ms() == 0);
+    assert!(near.far_ms.is_empty());
     assert_eq!(Planning::key(&near, &plain()), Planning::key(&almost, &plain()));
     assert_ne!(Planning::key(&near, &plain()), Planning::key(&hosts(0, &[50, 999, 300, 1000]), &plain()));
     let planning = on(&near);
@@ -121,14 +121,30 @@ fn hosts_less_than_a_millisecond_apart_are_planned_as_if_there_were_no_distance(
     }
     // The nearest rank of a host counts: the others may have been kept from their cores.
     let members = [member(0, 0, 0), member(1, 0, 700), member(1, 0, 3000)];
-    assert_eq!(Machine::of(members.iter()).round_trip_ms(), 0);
+    assert!(Machine::of(members.iter()).far_ms.is_empty());
     // One host is near itself, wherever its ranks met.
     let members = [member(0, 0, 5000), member(0, 0, 5000)];
-    assert_eq!(Machine::of(members.iter()).round_trip_ms(), 0);
+    assert!(Machine::of(members.iter()).far_ms.is_empty());
 }
 
 fn plain() -> Settings {
     settings(|options| options)
+}
+
+#[test]
+fn a_graph_that_was_measured_has_the_slots_of_its_own_distances() {
+    let pair = |one, other, latency_ns| {
+        let (there_bytes_s, back_bytes_s, both_bytes_s) = (100_000_000, 100_000_000, 100_000_000);
+        topology::MeasuredPair { one, other, latency_ns, there_bytes_s, back_bytes_s, both_bytes_s }
+    };
+    let longest = |latency_ns: u64| {
+        let pairs = [pair(0, 1, 50_000), pair(0, 2, latency_ns), pair(1, 2, latency_ns)];
+        let wires = topology::measured("tcp:3-measured", &[0, 1, 2], &pairs);
+        let planning = Planning::for_topology(&wires, &crate::Options::default()).expect("a plan");
+        slot(&planning, 64 << 20)
+    };
+    // The farthest pair decides: 10 ms there and back at 100 MB/s are 1 MB.
+    assert_eq!((longest(400_000), longest(5_000_000), longest(50_000_000)), (256 << 10, 1 << 20, FAR));
 }
 
 #[test]
