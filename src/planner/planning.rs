@@ -37,7 +37,8 @@ use consort_types::call::Call;
 use consort_types::error::{Error, Result};
 pub(super) use limit::measured_by;
 pub(crate) use slots::{
-    FAR_SLOT_BYTES_MAX, FAR_WIDE_SLOT_BYTES_MAX, HOST_SLOT_BYTES_MAX, MESSAGE_SLICE_BYTES, WIDE_SLOT_BYTES_MAX,
+    FAR_SLOT_BYTES_MAX, FAR_WIDE_SLOT_BYTES_MAX, HOST_SLOT_BYTES_MAX, MESSAGE_SLICE_BYTES,
+    WIDE_SLOT_BYTES_MAX,
 };
 
 pub(super) use tables::line_ignored;

@@ -29,11 +29,11 @@ mod wire;
 mod tests;
 
 pub use crate::proof::{host_id, name, random, veil};
+pub use distance::RoundTrip;
 pub(crate) use interfaces::common_bits;
 pub use interfaces::{asked as asked_interfaces, wire_mbits};
 #[cfg(any(test, feature = "testing"))]
 pub use join::join;
-pub use distance::RoundTrip;
 pub use join::{cancelled_join as cancelled, join_unless};
 pub use joiner::{Joiner, VERDICT_GRACE};
 pub use launch::Launch;

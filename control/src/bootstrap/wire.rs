@@ -14,8 +14,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(super) use crate::codec::forms::SIZE_MAX;
 use super::distance::RoundTrip;
+pub(super) use crate::codec::forms::SIZE_MAX;
 use crate::codec::{Malformed, Reader, Taken, Wire, bytes_of, shortened, wire_struct};
 use crate::handshake::JOINING_VERSION;
 use consort_algorithms::hardware::BusId;

@@ -117,8 +117,7 @@ impl Planning {
 
     /// Whether the schedule of an algorithm can be built and followed in time.
     pub(super) fn is_simulated(&self, algorithm: Algorithm, collective: Collective) -> bool {
-        let most =
-            if algorithm.starts_all_at_once() { SIMULATED_AT_ONCE_MAX } else { SIMULATED_RANKS_MAX };
+        let most = if algorithm.starts_all_at_once() { SIMULATED_AT_ONCE_MAX } else { SIMULATED_RANKS_MAX };
         self.ranks_of(collective) <= most
     }
 

@@ -48,7 +48,8 @@ pub(super) fn slot_by_distance(topology: &Topology) -> u64 {
     let mut farthest = |from: NodeId| {
         let ways = routes.from(from, &one_of_each);
         let ways = one_of_each.iter().zip(ways).filter_map(|(to, way)| Some((*to, way?)));
-        let links = |way: &[LinkId]| way.iter().map(|link| topology.links()[link.index()]).collect::<Vec<_>>();
+        let links =
+            |way: &[LinkId]| way.iter().map(|link| topology.links()[link.index()]).collect::<Vec<_>>();
         let ways = ways.map(|(to, way)| {
             let links = links(&way);
             let latency_ns: u64 = links.iter().map(|link| link.latency_ns).sum();
@@ -104,7 +105,12 @@ impl Planning {
             return (short, true);
         }
         let slice = if self.machine.sockets {
-            self.slice_of_messages(piece).max(self.slice_by_distance(algorithm, collective, block_bytes, piece))
+            self.slice_of_messages(piece).max(self.slice_by_distance(
+                algorithm,
+                collective,
+                block_bytes,
+                piece,
+            ))
         } else if let Some(slices) = algorithm.slices().or_else(|| self.slices_over_boxes(algorithm)) {
             piece / slices
         } else if self.is_found_ring(algorithm) {

@@ -161,7 +161,8 @@ fn every_slot_fits_the_mailboxes_of_its_channel_and_mailboxes_are_bounded() {
         "exchange" => Call::all_to_all(DataType::Float32, count),
         _ => Call::new(Kind::Send, DataType::Float32, None, 1, count),
     };
-    for machine in [hosts(0, &[0, 0]), hosts(0, &[0, 10_000]), hosts(1000, &[0, 1000]), hosts(0, &[2000; 9])] {
+    for machine in [hosts(0, &[0, 0]), hosts(0, &[0, 10_000]), hosts(1000, &[0, 1000]), hosts(0, &[2000; 9])]
+    {
         let planning = on(&machine);
         for kind in ["reduce", "exchange", "send"] {
             for count in [2, 100_000, 1 << 20, 1 << 24] {
@@ -181,8 +182,9 @@ fn every_slot_fits_the_mailboxes_of_its_channel_and_mailboxes_are_bounded() {
 
 #[test]
 fn every_rank_has_the_same_plan_from_the_same_table() {
-    let table: Vec<Member> =
-        [(0, 40), (0, 60), (1, 3900), (1, 4100), (2, 12_000)].map(|(host, rtt)| member(host, 0, rtt)).to_vec();
+    let table: Vec<Member> = [(0, 40), (0, 60), (1, 3900), (1, 4100), (2, 12_000)]
+        .map(|(host, rtt)| member(host, 0, rtt))
+        .to_vec();
     let planned = || -> (u64, Vec<(Choice, Vec<Plan>)>) {
         let machine = Machine::of(table.iter());
         assert_eq!(machine.far_ms, [0, 2, 8]);
