@@ -5,9 +5,14 @@
  *
  *   cc -O2 bench/c/sockets.c -o target/sockets && target/sockets BYTES TIMES
  *
+ * Between hosts, one process on each, as `scripts/hosts exec` makes them; ADDRESS is that of the first:
+ *
+ *   target/sockets BYTES TIMES listen ADDRESS       target/sockets BYTES TIMES call ADDRESS
+ *
  * Prints the median and the least time of an exchange in microseconds. Both processes look without a pause, each on one core.
  */
 #define _GNU_SOURCE
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -18,6 +23,8 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+
+enum { PORT = 19999 };
 
 static double now(void) {
   struct timespec time;
@@ -53,18 +60,20 @@ static void exchange(int stream, const char* out, char* in, size_t bytes) {
 
 int main(int count, char** words) {
   size_t bytes = count > 1 ? strtoull(words[1], NULL, 10) : 0;
-  int times = count > 2 ? atoi(words[2]) : 0, warm = times / 10 + 1, turn, on = 1;
-  if (bytes == 0 || times <= 0) {
-    fprintf(stderr, "usage: %s BYTES TIMES\n", words[0]);
+  int times = count > 2 ? atoi(words[2]) : 0, warm = times / 10 + 1, turn, on = 1, calls = count == 5 && !strcmp(words[3], "call");
+  struct in_addr host = {htonl(INADDR_LOOPBACK)};
+  if (bytes == 0 || times <= 0 || (count > 3 && (count != 5 || !inet_aton(words[4], &host)))) {
+    fprintf(stderr, "usage: %s BYTES TIMES [listen|call ADDRESS]\n", words[0]);
     return 2;
   }
-  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = host, .sin_port = htons(count > 3 ? PORT : 0)};
   socklen_t length = sizeof address;
   int listener = socket(AF_INET, SOCK_STREAM, 0);
-  if (bind(listener, (struct sockaddr*)&address, length) || listen(listener, 1) ||
-      getsockname(listener, (struct sockaddr*)&address, &length))
+  setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (!calls && (bind(listener, (struct sockaddr*)&address, length) || listen(listener, 1) ||
+                 getsockname(listener, (struct sockaddr*)&address, &length)))
     fail("listen");
-  pid_t child = fork();
+  pid_t child = count > 3 ? !calls : fork();
   cpu_set_t core;
   CPU_ZERO(&core);
   CPU_SET(child == 0, &core);

@@ -238,6 +238,7 @@ fn of_this_process(process: &Process, settings: &Settings) -> bootstrap::Member 
         machine: boot_id(),
         host_key: host_key(),
         wire_mbits: 0,
+        round_trip: Default::default(),
         cores: cores(),
         place: Place::of_thread(),
         devices: settings.devices,

@@ -7,7 +7,8 @@ use consort_algorithms::Collective;
 
 use super::Program;
 use super::planning::{
-    Chosen, HOST_SLOT_BYTES_MAX, MESSAGE_SLICE_BYTES, Planning, WIDE_SLOT_BYTES_MAX, size_class,
+    Chosen, FAR_SLOT_BYTES_MAX, FAR_WIDE_SLOT_BYTES_MAX, HOST_SLOT_BYTES_MAX, MESSAGE_SLICE_BYTES, Planning,
+    WIDE_SLOT_BYTES_MAX, size_class,
 };
 use crate::eager::{MESSAGE_BYTES_MAX, Moves};
 use consort_settings::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS};
@@ -19,6 +20,9 @@ use consort_types::error::Result;
 /// empty, and a link to each of many ranks is small.
 const LONG_CHANNELS: u16 = 0;
 const WIDE_CHANNELS: u16 = 0x4000;
+/// The same between hosts that are far apart, where mailboxes are longer.
+const FAR_CHANNELS: u16 = 0x1000;
+const FAR_WIDE_CHANNELS: u16 = 0x5000;
 /// The same among ranks of one host, whose slots migrate: few and shorter ones suffice, but for the longest calls.
 const HOST_CHANNELS: u16 = 0x2000;
 const HOST_WIDE_CHANNELS: u16 = 0x6000;
@@ -27,6 +31,7 @@ const SHORT_CHANNELS: u16 = 0x8000;
 const MESSAGE_CHANNELS: u16 = 0xa000;
 /// Point-to-point messages.
 const PAIR_CHANNELS: u16 = 0xc000;
+const FAR_PAIR_CHANNELS: u16 = 0xe000;
 
 /// The bytes that a pool among ranks of one host has for each slot, more than the longest slot so that the beginnings of its
 /// slots lie in different sets of a cache.
@@ -95,14 +100,18 @@ impl Choice {
         let mapped = mapped && call.algorithm.is_none();
         let is_worth_it = mapped || !packets && bytes > MESSAGE_BYTES_MAX as u64;
         let channel_base = match algorithm {
+            _ if algorithm.is_pair() && slot_bytes > SLOT_BYTES_MAX => FAR_PAIR_CHANNELS,
             _ if algorithm.is_pair() => PAIR_CHANNELS,
             _ if short && planning.by_messages() => MESSAGE_CHANNELS,
             _ if short => SHORT_CHANNELS,
             _ => {
                 let is_wide = planning.is_wide(algorithm);
+                let is_far = slot_bytes > if is_wide { WIDE_SLOT_BYTES_MAX } else { SLOT_BYTES_MAX };
                 match (slot_bytes <= HOST_SLOT_BYTES_MAX && planning.is_on_own_cores(), is_wide) {
                     (true, false) => HOST_CHANNELS,
                     (true, true) => HOST_WIDE_CHANNELS,
+                    (false, false) if is_far => FAR_CHANNELS,
+                    (false, true) if is_far => FAR_WIDE_CHANNELS,
                     (false, false) => LONG_CHANNELS,
                     (false, true) => WIDE_CHANNELS,
                 }
@@ -142,7 +151,9 @@ impl Slots {
             HOST_CHANNELS..WIDE_CHANNELS | HOST_WIDE_CHANNELS..SHORT_CHANNELS => HOST_POOL_SLOT_BYTES,
             SHORT_CHANNELS..MESSAGE_CHANNELS => SLOT_BYTES_MIN,
             MESSAGE_CHANNELS..PAIR_CHANNELS => MESSAGE_SLICE_BYTES,
-            WIDE_CHANNELS..HOST_WIDE_CHANNELS => WIDE_SLOT_BYTES_MAX,
+            FAR_CHANNELS..HOST_CHANNELS | FAR_PAIR_CHANNELS.. => FAR_SLOT_BYTES_MAX,
+            WIDE_CHANNELS..FAR_WIDE_CHANNELS => WIDE_SLOT_BYTES_MAX,
+            FAR_WIDE_CHANNELS..HOST_WIDE_CHANNELS => FAR_WIDE_SLOT_BYTES_MAX,
             _ => SLOT_BYTES_MAX,
         };
         let count = match channel {

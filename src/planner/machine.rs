@@ -32,6 +32,8 @@ pub struct Machine {
     pub(crate) turns: u32,
     /// Megabits a second of a host's way to others, of the slowest; 0 where no host says.
     pub(crate) wire_mbits: u32,
+    /// Milliseconds of each host's round trip to the place where the ranks met, of the nearest of its ranks; empty where all are near.
+    pub(crate) far_ms: Vec<u32>,
     /// The host of each rank, counted in the order in which they come, where `per_box` does not say it; empty otherwise.
     pub(crate) host_of: Vec<u32>,
     /// What is in the hosts, where the ranks know.
@@ -69,6 +71,7 @@ impl Machine {
                 .filter(|mbits| *mbits > 0)
                 .min()
                 .unwrap_or(0),
+            far_ms: far_ms(members(), &host_of),
             host_of: if even { Vec::new() } else { host_of },
         }
     }
@@ -90,6 +93,7 @@ impl Machine {
             sockets: false,
             turns,
             wire_mbits: 0,
+            far_ms: Vec::new(),
             host_of: Vec::new(),
             graphs: Graphs::default(),
         }
@@ -100,16 +104,18 @@ impl Machine {
         let &Machine { ranks, hosts, per_box, per_domain, cores, turns, .. } = self;
         // Some 6 % of the wire are headers.
         let adapter = (self.wire_mbits > 0).then(|| u64::from(self.wire_mbits) * 117_500);
+        // Half of the way there and back.
+        let far_ns: Vec<u64> = self.far_ms.iter().map(|far| u64::from(*far) * 500_000).collect();
         let by_host = |inside: Inside| {
             let even = |rank: u32| rank / per_box.max(1);
             let host_of: Vec<u32> =
                 if self.host_of.is_empty() { (0..ranks).map(even).collect() } else { self.host_of.clone() };
-            topology::tcp_hosts(&host_of, inside, adapter, turns)
+            topology::tcp_hosts(&host_of, inside, adapter, &far_ns, turns)
         };
         match transport {
             // The kernel copies between the ranks of one host; no adapter is in the way.
             TransportChoice::Tcp if hosts <= 1 => {
-                topology::tcp_hosts(&(0..ranks).collect::<Vec<u32>>(), Inside::Memory, None, turns)
+                topology::tcp_hosts(&(0..ranks).collect::<Vec<u32>>(), Inside::Memory, None, &[], turns)
             }
             TransportChoice::Tcp => by_host(Inside::Sockets),
             _ if hosts <= 1 && per_domain > 1 => {
@@ -119,6 +125,17 @@ impl Machine {
             _ => by_host(Inside::Memory),
         }
     }
+}
+
+/// Milliseconds of each host's round trip to the meeting point, of the nearest of its ranks; empty where all are near, or one host.
+fn far_ms<'a>(members: impl Iterator<Item = &'a Member>, host_of: &[u32]) -> Vec<u32> {
+    let hosts = host_of.iter().max().map_or(0, |last| *last as usize + 1);
+    let mut far = vec![u32::MAX; hosts];
+    for (member, host) in members.zip(host_of) {
+        let of_host = &mut far[*host as usize];
+        *of_host = member.round_trip.milliseconds().min(*of_host);
+    }
+    if hosts > 1 && far.iter().any(|far| *far > 0) { far } else { Vec::new() }
 }
 
 /// The box of each rank, where boxes are not even and in the order of ranks; empty otherwise.

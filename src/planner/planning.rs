@@ -12,6 +12,7 @@ mod near;
 mod price;
 mod rails;
 mod searched;
+mod slots;
 mod tables;
 
 use std::collections::HashMap;
@@ -25,38 +26,25 @@ use consort_algorithms::topology::{self, Topology};
 use consort_algorithms::{Collective, LowerOptions, Plan, lower_all, passes, verify};
 
 use super::carriers::{Carrier, Way};
-use super::choice::is_streamed;
 use super::devices;
 use super::explain::{Candidate, Explanation, Origin};
 use super::machine::{Machine, even_boxes};
 use super::selector::{eligible, least};
 use super::{Planner, Program};
 use consort_settings::options::{Determinism, Preferences, TuningLine, digest, graph_for};
-use consort_settings::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS, Settings, TransportChoice};
+use consort_settings::options::{SLOT_BYTES_MIN, SLOTS, Settings, TransportChoice};
 use consort_types::call::Call;
 use consort_types::error::{Error, Result};
 pub(super) use limit::measured_by;
+pub(crate) use slots::{
+    FAR_SLOT_BYTES_MAX, FAR_WIDE_SLOT_BYTES_MAX, HOST_SLOT_BYTES_MAX, MESSAGE_SLICE_BYTES,
+    WIDE_SLOT_BYTES_MAX,
+};
 
 pub(super) use tables::line_ignored;
 
 /// Above this number of ranks candidates are priced by their formulas, or from fewer boxes, and neither counted nor proved to be shown.
 pub(super) const SIMULATED_RANKS_MAX: u32 = 64;
-/// The longest slot among ranks of one host, unless a setting names a longer one.
-pub(crate) const HOST_SLOT_BYTES_MAX: usize = 64 << 10;
-/// The same for calls that are [streamed](is_streamed), whose buffers drive slots out of the caches anyway: long slots took
-/// 0.8 to 0.97 of the time of short ones there (`docs/measurements/house.md`).
-const HOST_LONG_SLOT_BYTES_MAX: usize = 256 << 10;
-/// The longest slot of connections to many peers.
-pub(crate) const WIDE_SLOT_BYTES_MAX: usize = 128 << 10;
-
-/// The shortest part of a piece that is worth a message through the kernel.
-pub(crate) const MESSAGE_SLICE_BYTES: usize = 64 << 10;
-/// The longest slot of messages through the kernel; twice that from [`MESSAGE_PIECE_LONG`] on.
-const MESSAGE_SLOT_MAX: u64 = 128 << 10;
-const MESSAGE_PIECE_LONG: u64 = 4 << 20;
-/// The most ranks whose connections through the kernel are long whatever the algorithm.
-const MESSAGE_RANKS_FEW: u32 = 4;
-
 /// Everything that choices depend on besides the call; see [`Planning::explain`].
 #[derive(Debug)]
 pub struct Planning {
@@ -76,6 +64,8 @@ pub struct Planning {
     admitted: [OnceLock<()>; Collective::ALL.len()],
     /// What messages take on the topology, once a price asks for it.
     messages: OnceLock<price::Messages>,
+    /// The slot that the distance between hosts asks for, once a call asks for it.
+    far_slot: OnceLock<u64>,
     /// What the search finds on the topology, once candidates are asked for.
     searched: searched::Searched,
     along_rails: rails::Memory,
@@ -97,6 +87,8 @@ struct ChoiceMemory {
     chosen: HashMap<(Collective, u64), Result<Chosen>>,
     on_devices: HashMap<devices::Key, Result<(Way, Origin)>>,
     folds: HashMap<(Collective, Algorithm), Option<u64>>,
+    /// Slots between hosts that are far apart, by the length of the blocks.
+    far_slots: HashMap<(Collective, Algorithm, u64), u64>,
 }
 
 /// An algorithm and the length of its slots.
@@ -158,6 +150,7 @@ impl Planning {
             on_own_cores,
             admitted: Default::default(),
             messages: OnceLock::new(),
+            far_slot: OnceLock::new(),
             searched: searched::Searched::default(),
             along_rails: rails::Memory::default(),
             bounds: Default::default(),
@@ -393,84 +386,6 @@ impl Planning {
             format!("{algorithm} is not defined for {collective} over {} ranks", self.ranks_of(collective)),
             format!("possible: {}", all.join(", ")),
         ))
-    }
-
-    /// An algorithm with the slots that the settings or the planner's rule give. Slots of a pool are short, so that they stay in
-    /// the caches, unless the buffers do not; where ranks share cores, long ones give each rank more to do in its turn.
-    pub(crate) fn with_slots(
-        &self,
-        algorithm: Algorithm,
-        collective: Collective,
-        block_bytes: u64,
-    ) -> Chosen {
-        let (by_rule, short) = self.slots_by_rule(algorithm, collective, block_bytes);
-        let is_pooled = self.on_own_cores && self.machine.turns <= 1 && self.slot_bytes.is_none();
-        let is_long = is_streamed(collective, self.ranks_of(collective), block_bytes);
-        let longest = if is_long { HOST_LONG_SLOT_BYTES_MAX } else { HOST_SLOT_BYTES_MAX };
-        Chosen {
-            algorithm,
-            slot_bytes: if is_pooled { by_rule.min(longest) } else { by_rule },
-            short,
-            packets: self.takes_packets(algorithm, collective, block_bytes),
-            meets: self.meets(collective, block_bytes),
-            mapped: self.is_free(),
-            origin: Origin::Priced,
-        }
-    }
-
-    /// Some [slices](Planning::slices) of a piece at least; long ones amortise the signals, short ones stay in the caches. Whether
-    /// every message fits one short slot. Prices are of such slots.
-    pub(super) fn slots_by_rule(
-        &self,
-        algorithm: Algorithm,
-        collective: Collective,
-        block_bytes: u64,
-    ) -> (usize, bool) {
-        let parts = algorithm.parts(collective, self.ranks_of(collective));
-        // Pieces are rounded up to whole lines.
-        let piece = block_bytes.div_ceil(parts.max(1).into()).next_multiple_of(64);
-        let short = if self.machine.sockets { MESSAGE_SLICE_BYTES } else { SLOT_BYTES_MIN };
-        if piece <= short as u64 && !algorithm.is_pair() {
-            return (short, true);
-        }
-        let slice = if self.machine.sockets {
-            self.slice_of_messages(piece)
-        } else if let Some(slices) = algorithm.slices().or_else(|| self.slices_over_boxes(algorithm)) {
-            piece / slices
-        } else if self.is_found_ring(algorithm) {
-            piece
-        } else {
-            piece / self.slices(collective)
-        };
-        let by_size = slice.checked_next_power_of_two().unwrap_or(u64::MAX >> 1);
-        let given = self.slot_bytes.unwrap_or_else(|| usize::try_from(by_size).unwrap_or(usize::MAX));
-        (given.clamp(SLOT_BYTES_MIN, self.longest_slot(algorithm)), false)
-    }
-
-    /// What of a piece travels as one message where every message is some calls of the system: two ranks that exchange
-    /// pieces gain nothing by cutting short ones; among more, one part is on its way while the next is folded. Four slots must fit
-    /// into a core's caches. Source of the figures: `docs/measurements/hosts.md`.
-    fn slice_of_messages(&self, piece: u64) -> u64 {
-        let most = if piece >= MESSAGE_PIECE_LONG { 2 * MESSAGE_SLOT_MAX } else { MESSAGE_SLOT_MAX };
-        let whole = if self.machine.ranks == 2 {
-            piece
-        } else {
-            (piece / 4).max(piece.min(MESSAGE_SLICE_BYTES as u64))
-        };
-        whole.min(most)
-    }
-
-    /// The longest slot of an algorithm's connections.
-    pub(crate) fn longest_slot(&self, algorithm: Algorithm) -> usize {
-        if self.is_wide(algorithm) { WIDE_SLOT_BYTES_MAX } else { SLOT_BYTES_MAX }
-    }
-
-    /// Whether an algorithm's connections are to many peers.
-    pub(crate) fn is_wide(&self, algorithm: Algorithm) -> bool {
-        // Where there are few ranks no algorithm has many peers.
-        let few = self.machine.sockets && self.machine.ranks <= MESSAGE_RANKS_FEW;
-        let is_few_channels = algorithm.is_along_rails() && !algorithm.is_on_many_channels();
-        algorithm.has_many_peers() && !few && !self.is_found_ring(algorithm) && !is_few_channels
     }
 
     /// Whether the cores of one host move everything.

@@ -1,6 +1,7 @@
 //! What the planner chooses, refuses and prefers, without a communicator.
 
 mod domains;
+mod far;
 mod hosts;
 mod measured;
 mod rails;

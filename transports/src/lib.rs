@@ -8,6 +8,7 @@ mod arrival;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod cuda_ipc;
+mod distance;
 mod error;
 mod fields;
 #[cfg(feature = "fuzzing")]
@@ -32,6 +33,7 @@ mod transport;
 #[global_allocator]
 static ALLOCATOR: fuzzing::Counting = fuzzing::Counting;
 
+pub use distance::round_trip;
 pub use error::{Property, TransportError};
 pub use handover::{Desk, MemoryLender};
 pub use lending::{Fetch, Lent};

@@ -261,7 +261,7 @@ const SOCKET_NS: u64 = 2500;
 /// When there is no rank.
 pub fn tcp(hosts: u32, ranks_per_host: u32) -> Topology {
     let host_of: Vec<u32> = (0..hosts * ranks_per_host).map(|rank| rank / ranks_per_host).collect();
-    tcp_hosts(&host_of, Inside::Memory, None, 1)
+    tcp_hosts(&host_of, Inside::Memory, None, &[], 1)
 }
 
 /// How the ranks of a host exchange data.
@@ -274,14 +274,21 @@ pub enum Inside {
 }
 
 /// As [`tcp`], with the host of each rank (`host_of`, counted from 0 without gaps), the connections inside a host,
-/// adapters of `adapter_bytes_s` bytes a second where that is known, and `turns` ranks that take turns on each core.
+/// adapters of `adapter_bytes_s` bytes a second where that is known, and `turns` ranks that take turns on each core. Between a host
+/// and the middle of the network a message takes `far_ns` nanoseconds longer; where it is empty, none.
 ///
 /// Source: as [`tcp`]; a message through the kernel is some 5 µs of a core (`docs/measurements/hosts.md`).
 ///
 /// # Panics
 ///
 /// When there is no rank.
-pub fn tcp_hosts(host_of: &[u32], inside: Inside, adapter_bytes_s: Option<u64>, turns: u32) -> Topology {
+pub fn tcp_hosts(
+    host_of: &[u32],
+    inside: Inside,
+    adapter_bytes_s: Option<u64>,
+    far_ns: &[u64],
+    turns: u32,
+) -> Topology {
     assert!(!host_of.is_empty(), "a machine without ranks");
     let hosts = host_of.iter().max().map_or(0, |last| last + 1);
     let ranks_of = |host: u32| {
@@ -316,7 +323,8 @@ pub fn tcp_hosts(host_of: &[u32], inside: Inside, adapter_bytes_s: Option<u64>, 
         for rank in ranks {
             topology.connect(NodeId(*rank), adapter, 3000, 10 * GB);
         }
-        topology.connect(adapter, network, 2000, adapter_bytes_s.unwrap_or(ADAPTER_BYTES_S).max(1));
+        let far = far_ns.get(number as usize).copied().unwrap_or(0);
+        topology.connect(adapter, network, 2000 + far, adapter_bytes_s.unwrap_or(ADAPTER_BYTES_S).max(1));
     }
     if turns <= 1 {
         return topology;

@@ -92,4 +92,8 @@ impl Dial for Tcp {
     fn connected(&mut self, stream: &mut TcpStream) -> Poll<std::io::Result<()>> {
         connected(stream)
     }
+
+    fn round_trip(&self, stream: &TcpStream) -> Option<Duration> {
+        consort_transports::round_trip(stream)
+    }
 }

@@ -15,6 +15,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::UniqueId;
+use super::distance::RoundTrip;
 use super::stream::Dial;
 use super::wire::{self, FAILURE_MAX, Hello, SIZE_MAX, Table, table_max};
 use crate::codec::{Malformed, Wire};
@@ -338,7 +339,8 @@ impl<S: Read + Write> Joiner<S> {
                             )));
                         }
                     };
-                    let body = match wire::encode_hello(&self.hello, self.remaining(now)) {
+                    let hello = self.placed(dial.round_trip(stream));
+                    let body = match wire::encode_hello(&hello, self.remaining(now)) {
                         Ok(body) => body,
                         Err(error) => return Poll::Ready(Ok(Err(error))),
                     };
@@ -352,6 +354,16 @@ impl<S: Read + Write> Joiner<S> {
                 }
             }
         }
+    }
+
+    /// The hello of a rank that is so far from the meeting point.
+    fn placed(&self, measured: Option<Duration>) -> Hello {
+        let mut hello = self.hello.clone();
+        if let Some(measured) = measured {
+            hello.member.round_trip = RoundTrip::of(measured);
+            tracing::debug!(rank = hello.rank, ?measured, "the way to the rendezvous and back");
+        }
+        hello
     }
 
     /// Both sides have proved themselves: hello, then the verdict.

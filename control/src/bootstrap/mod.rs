@@ -14,6 +14,7 @@
 //! Deliberately absent: the connections between ranks (see `membership`), collectives, retries after a rank was accepted,
 //! encryption (what is said after the proof is authenticated, but can be read on the wire).
 
+mod distance;
 mod door;
 mod interfaces;
 mod join;
@@ -28,6 +29,7 @@ mod wire;
 mod tests;
 
 pub use crate::proof::{host_id, name, random, veil};
+pub use distance::RoundTrip;
 pub(crate) use interfaces::common_bits;
 pub use interfaces::{asked as asked_interfaces, wire_mbits};
 #[cfg(any(test, feature = "testing"))]

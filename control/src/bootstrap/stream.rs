@@ -53,6 +53,11 @@ pub trait Dial {
     /// # Errors
     /// Those of [`Dial::dial`].
     fn connected(&mut self, stream: &mut Self::Stream) -> Poll<Result<()>>;
+
+    /// The shortest round trip on a connection so far, where it is known.
+    fn round_trip(&self, _stream: &Self::Stream) -> Option<Duration> {
+        None
+    }
 }
 
 /// Begins to connect, from an interface that was asked for; what is returned never blocks.

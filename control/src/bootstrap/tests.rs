@@ -148,6 +148,8 @@ fn one_to_eight_ranks_get_the_same_table() {
         for (rank, found) in (0..).zip(&table.members) {
             let mut expected = member(rank);
             expected.tcp[0].set_ip(Ipv4Addr::LOCALHOST.into());
+            // The loopback has the round trip that the kernel measured.
+            expected.round_trip = found.round_trip;
             assert_eq!(*found, expected);
         }
         assert_ne!(table.key, id.secret.0);

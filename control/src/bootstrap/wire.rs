@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::distance::RoundTrip;
 pub(super) use crate::codec::forms::SIZE_MAX;
 use crate::codec::{Malformed, Reader, Taken, Wire, bytes_of, shortened, wire_struct};
 use crate::handshake::JOINING_VERSION;
@@ -73,6 +74,8 @@ pub struct Member {
     pub host_key: [u8; 16],
     /// Megabits a second of its fastest way to other hosts, as the system says; 0 where it says none.
     pub wire_mbits: u32,
+    /// How far it is from the meeting point; what the joiner has measured replaces it.
+    pub round_trip: RoundTrip,
     /// Cores of its host.
     pub cores: u32,
     /// Where in its host it runs.
@@ -119,6 +122,7 @@ wire_struct!(Member {
     machine,
     host_key,
     wire_mbits,
+    round_trip,
     cores,
     place,
     devices,
@@ -145,6 +149,7 @@ impl Member {
             machine: [0; 16],
             host_key: [0; 16],
             wire_mbits: 0,
+            round_trip: RoundTrip::default(),
             cores: 1,
             place: Place::default(),
             devices: false,

@@ -66,7 +66,7 @@ const OURS: [Ours; 31] = [
     ),
     variable(
         "CONSORT_SLOT_BYTES",
-        "by size",
+        "by size and distance",
         "staging slot, a power of two from 16 KiB to 512 KiB; equal on all ranks",
     ),
     variable(

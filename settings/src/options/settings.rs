@@ -144,7 +144,7 @@ impl Settings {
             ],
             options.slot_bytes.map(Some),
             None,
-            |bytes| bytes.map_or_else(|| "by size".to_owned(), |bytes| bytes.to_string()),
+            |bytes| bytes.map_or_else(|| "by size and distance".to_owned(), |bytes| bytes.to_string()),
         )?;
         if let Some(bytes) = slot_bytes
             && !(bytes.is_power_of_two() && (SLOT_BYTES_MIN..=SLOT_BYTES_MAX).contains(&bytes))

@@ -131,6 +131,7 @@ impl Unbound {
         let is_mapped = |rank| engine.links.is_mapped(&engine.group, rank);
         let pairing = Pairing::new(&proved.plan, *bearings, choice.channel_base, &is_mapped);
         let bound = Arc::new(Bound::new(proved, choice, &pairing, &engine.links, numbers)?);
+        tracing::debug!(algorithm = proved.plan.name, slot_bytes = choice.slot_bytes, "a plan for its links");
         let scratch_bytes = bound.scratch_bytes();
         if engine.scratch.len() < scratch_bytes {
             engine.scratch.resize(scratch_bytes, 0);

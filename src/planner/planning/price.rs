@@ -75,7 +75,7 @@ impl Planning {
         if let Some((found, hops)) = found.and_then(|found| Some((found, found.hops?))) {
             return self.price_by_hops(found, hops, block_bytes);
         }
-        if ranks > if algorithm.starts_all_at_once() { SIMULATED_AT_ONCE_MAX } else { SIMULATED_RANKS_MAX } {
+        if !self.is_simulated(algorithm, collective) {
             return self.price_of_many(algorithm, collective, block_bytes);
         }
         let patience = found.map_or(1, |found| found.patience);
@@ -113,6 +113,31 @@ impl Planning {
         let hop = |(alpha, beta): (f64, f64)| alpha + beta * bytes;
         let hops = f64::from(between) * hop(messages.between) + f64::from(inside) * hop(messages.inside);
         2.0 * hops + (block_bytes as f64 + f64::from(SLOTS - 1) * slice) / bytes_s
+    }
+
+    /// Whether the schedule of an algorithm can be built and followed in time.
+    pub(super) fn is_simulated(&self, algorithm: Algorithm, collective: Collective) -> bool {
+        let most = if algorithm.starts_all_at_once() { SIMULATED_AT_ONCE_MAX } else { SIMULATED_RANKS_MAX };
+        self.ranks_of(collective) <= most
+    }
+
+    /// What messages of an algorithm take in slots of this length.
+    pub(in super::super) fn simulated_in_slots(
+        &self,
+        algorithm: Algorithm,
+        collective: Collective,
+        block_bytes: u64,
+        slot_bytes: usize,
+    ) -> f64 {
+        let bytes = usize::try_from(block_bytes).unwrap_or(usize::MAX / 2);
+        let options = simulate::Options {
+            slot_bytes,
+            slots: SLOTS,
+            messages_max: PRICED_MESSAGES,
+            ..simulate::Options::new(bytes)
+        };
+        let schedule = algorithm.schedule(collective, self.ranks_of(collective));
+        simulate(&schedule, &self.topology, &options).map_or(f64::INFINITY, |outcome| outcome.seconds())
     }
 
     /// How a price simulates.

@@ -21,7 +21,7 @@ const COLLECTIVES: [Collective; 5] = [
 ];
 
 fn machine(host_of: &[u32]) -> Topology {
-    tcp_hosts(host_of, Inside::Memory, None, 1)
+    tcp_hosts(host_of, Inside::Memory, None, &[], 1)
 }
 
 /// Hosts of these numbers of ranks, in order.

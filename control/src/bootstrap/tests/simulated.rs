@@ -9,8 +9,8 @@ use std::task::Poll;
 
 use super::fuzz::Random;
 use super::*;
-use crate::bootstrap::{Gathering, Joiner};
-use network::{Cut, Dialler, Network, Pipe, Plan, host};
+use crate::bootstrap::{Gathering, Joiner, RoundTrip};
+use network::{Cut, Dialler, Network, Pipe, Plan, host, measured};
 
 const SEEDS: u64 = 300;
 /// Longer than any rank needs in which nothing is wrong but some dials.
@@ -337,6 +337,7 @@ fn check(world: &World, trouble: Trouble, odd: Rank) -> &'static str {
             let matches = |(index, process): (usize, &Process)| {
                 let mut member = process.hello.member.clone();
                 member.tcp[0].set_ip(host(index));
+                member.round_trip = RoundTrip::of(measured(index));
                 process.hello.rank as usize == at && member == *found
             };
             assert!(world.processes.iter().enumerate().any(matches), "member {at}: {found:?}");

@@ -158,6 +158,7 @@ impl Process {
             machine: [0; 16],
             host_key: [0; 16],
             wire_mbits: 0,
+            round_trip: Default::default(),
             cores: 64,
             place: Place::default(),
             devices: false,
