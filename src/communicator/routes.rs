@@ -12,6 +12,7 @@ use consort_transports::{MemoryLender, Tcp, Transport};
 use crate::Rank;
 use crate::engine::links::link_error;
 use crate::engine::routes::Routes;
+use consort_control::bootstrap::further_interfaces;
 use consort_control::membership::group::Group;
 use consort_control::membership::member::Distance;
 use consort_control::membership::process::{Listening, Shared};
@@ -24,8 +25,8 @@ pub(crate) struct ProcessRoutes {
     /// At which its listeners take a port.
     ports: Option<PortRange>,
     shared: Arc<Shared>,
-    /// By local address; with what keeps its listener.
-    tcp: HashMap<IpAddr, (Arc<Listening>, Arc<Tcp>)>,
+    /// By local address; with what keeps its listeners.
+    tcp: HashMap<IpAddr, (Vec<Arc<Listening>>, Arc<Tcp>)>,
 }
 
 impl ProcessRoutes {
@@ -74,9 +75,12 @@ impl Routes for ProcessRoutes {
             return Ok(tcp.clone());
         }
         let failed = |error| link_error(group.rank, rank, error);
-        let listening = self.shared.listening(ip, self.ports).map_err(failed)?;
-        let tcp = Tcp::new(listening.listener.clone(), group.member.key).map_err(failed)?;
-        let tcp = Arc::new(tcp);
+        let mut listening = vec![self.shared.listening(ip, self.ports).map_err(failed)?];
+        for further in further_interfaces(ip) {
+            listening.push(self.shared.listening(further, self.ports).map_err(failed)?);
+        }
+        let listeners = listening.iter().map(|listening| listening.listener.clone()).collect();
+        let tcp = Arc::new(Tcp::over(listeners, group.member.key).map_err(failed)?);
         self.tcp.insert(ip, (listening, tcp.clone()));
         Ok(tcp)
     }

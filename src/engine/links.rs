@@ -322,7 +322,7 @@ impl Links {
         self.bells.extend(connection.bell().map(|bell| (rank, bell)));
         if connection.capabilities().needs_progress {
             self.messages.push(number);
-            let is_watched = connection.wake().is_none_or(|wake| self.readiness.watch(wake));
+            let is_watched = self.readiness.watch(&*connection);
             self.unwatched.extend((!is_watched).then_some(number));
         }
         self.table[number].state = LinkState::Up(Up::new(connection, mailbox));
@@ -441,7 +441,7 @@ impl Links {
         if up.connection.has_new_wake(&mut |before| readiness.forget(before)) {
             // Only of what is readable.
             up.watches_room = false;
-            let is_watched = up.connection.wake().is_none_or(|wake| readiness.watch(wake));
+            let is_watched = readiness.watch(&*up.connection);
             self.unwatched.extend((!is_watched).then_some(number));
         }
         Ok(())
@@ -504,10 +504,8 @@ impl Links {
             let LinkState::Up(up) = &mut table[*number].state else { continue };
             let is_wanted = || wanted.iter().any(|wanted| wanted.link == *number && wanted.sends);
             let sends = !up.closed && (!up.connection.is_flushed() || is_wanted());
-            if std::mem::replace(&mut up.watches_room, sends) != sends
-                && let Some(wake) = up.connection.wake()
-            {
-                readiness.watch_room(wake, sends);
+            if std::mem::replace(&mut up.watches_room, sends) != sends {
+                readiness.watch_room(&*up.connection, sends);
             }
         }
     }

@@ -67,6 +67,11 @@ pub(crate) enum Count {
     Woken,
 }
 
+/// The descriptors of a connection.
+fn wakes(connection: &dyn Connection) -> impl Iterator<Item = BorrowedFd<'_>> {
+    (0..).map_while(|at| connection.wake_at(at))
+}
+
 fn events(sends: bool) -> EpollEvent {
     let writable = if sends { EpollFlags::EPOLLOUT } else { EpollFlags::empty() };
     EpollEvent::new(EpollFlags::EPOLLIN | writable, 0)
@@ -75,7 +80,11 @@ fn events(sends: bool) -> EpollEvent {
 impl Readiness {
     /// Watches a connection from now on. Whether it is watched; if not, it is to be put here before the next sleep.
     #[must_use]
-    pub(super) fn watch(&self, wake: BorrowedFd<'_>) -> bool {
+    pub(super) fn watch(&self, connection: &dyn Connection) -> bool {
+        wakes(connection).fold(true, |all, wake| self.watch_one(wake) && all)
+    }
+
+    fn watch_one(&self, wake: BorrowedFd<'_>) -> bool {
         self.put(wake, events(false))
     }
 
@@ -104,14 +113,18 @@ impl Readiness {
     }
 
     /// Whether room to send wakes too.
-    pub(super) fn watch_room(&self, wake: BorrowedFd<'_>, sends: bool) {
+    pub(super) fn watch_room(&self, connection: &dyn Connection, sends: bool) {
+        wakes(connection).for_each(|wake| self.watch_room_of(wake, sends));
+    }
+
+    fn watch_room_of(&self, wake: BorrowedFd<'_>, sends: bool) {
         let _ = self.set.get().map(|set| set.modify(wake, &mut events(sends)));
     }
 
     /// Watches connections no longer: one that has ended is readable for ever. By hand, as closing does not do it while
     /// a forked child has the socket too.
     pub(super) fn forget_all<'a>(&self, connections: impl IntoIterator<Item = &'a dyn Connection>) {
-        for wake in connections.into_iter().filter_map(Connection::wake) {
+        for wake in connections.into_iter().flat_map(wakes) {
             self.forget(wake);
         }
     }
@@ -286,7 +299,7 @@ mod tests {
         let readiness = Readiness::default();
         assert!(!readiness.sleep(Duration::ZERO) && readiness.descriptor().is_none(), "nothing is watched");
         let [(mut one, mut peer), (other, _silent)] = [(); 2].map(|()| UnixStream::pair().expect("a pair"));
-        assert!([&one, &other].into_iter().all(|stream| readiness.watch(stream.as_fd())));
+        assert!([&one, &other].into_iter().all(|stream| readiness.watch_one(stream.as_fd())));
         assert!(!readiness.sleep(Duration::ZERO));
         // A sleeper that has nothing but the set.
         std::thread::scope(|threads| {
@@ -297,9 +310,9 @@ mod tests {
         assert!(readiness.sleep(Duration::ZERO), "as long as it has not been taken in");
         one.read_exact(&mut [0]).expect("the byte");
         assert!(!readiness.sleep(Duration::ZERO));
-        readiness.watch_room(other.as_fd(), true);
+        readiness.watch_room_of(other.as_fd(), true);
         assert!(readiness.sleep(Duration::ZERO));
-        readiness.watch_room(other.as_fd(), false);
+        readiness.watch_room_of(other.as_fd(), false);
         assert!(!readiness.sleep(Duration::ZERO));
     }
     /// A ring that one thread takes before another has looked would be lost for the other.

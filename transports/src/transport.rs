@@ -269,11 +269,16 @@ pub trait Connection: Send {
     /// that goes to sleep. None for mapped connections, which have a [`Connection::bell`]. A `Pending` put or
     /// signal waits for the same descriptor to become writable.
     fn wake(&self) -> Option<BorrowedFd<'_>> {
+        self.wake_at(0)
+    }
+
+    /// The same where there are several: they are counted from 0, without a gap.
+    fn wake_at(&self, _at: usize) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Whether [`Connection::wake`] has become another one since this was asked last, as a connection does that is mended. The one
-    /// before stays open until then, and goes through `forget`.
+    /// Whether the descriptors of [`Connection::wake_at`] have become others since this was asked last, as a connection does that is
+    /// mended. Those before stay open until then, and go through `forget`.
     fn has_new_wake(&mut self, _forget: &mut dyn FnMut(BorrowedFd<'_>)) -> bool {
         false
     }

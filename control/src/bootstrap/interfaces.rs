@@ -38,6 +38,31 @@ pub fn asked() -> Result<Vec<IpAddr>> {
     Ok(chosen)
 }
 
+/// An address of each further interface that `NCCL_SOCKET_IFNAME` names, beside the one that has `first`: of the same family, in the
+/// order of the names that the system gives. None where interfaces are left out or not named, and for the loopback.
+pub fn further(first: IpAddr) -> Vec<IpAddr> {
+    match Interfaces::asked(&Environment::of_process()) {
+        Some(asked) if asked.names_them() => further_among(&found(), &asked, first.to_canonical()),
+        _ => Vec::new(),
+    }
+}
+
+/// The same among these addresses of this host.
+fn further_among(found: &[(String, IpAddr)], asked: &Interfaces, first: IpAddr) -> Vec<IpAddr> {
+    let name_of = |ip: IpAddr| found.iter().find(|(_, own)| *own == ip).map(|(name, _)| name.as_str());
+    let Some(name) = name_of(first).filter(|_| leads_outward(&first)) else { return Vec::new() };
+    let mut names = vec![name];
+    let mut further = Vec::new();
+    for (name, ip) in found {
+        let is_alike = leads_outward(ip) && ip.is_ipv4() == first.is_ipv4() && asked.has(name, ip);
+        if is_alike && !names.contains(&name.as_str()) {
+            names.push(name);
+            further.push(*ip);
+        }
+    }
+    further
+}
+
 /// The address of this host from which `to` is to be called, where interfaces were asked for; `None` where the routing's
 /// choice will do. It will do where it is an address of those interfaces, and for this host itself.
 ///
@@ -211,6 +236,36 @@ mod tests {
             ("lo", "::1"),
         ];
         assert_eq!(chosen(&found), ["127.0.0.1", "10.0.0.2", "fd00::2", "172.17.0.1"]);
+    }
+
+    #[test]
+    fn each_interface_that_is_named_gives_one_address_more() {
+        let found: Vec<(String, IpAddr)> = [
+            ("lo", "127.0.0.1"),
+            ("eth0", "10.0.0.2"),
+            ("eth0", "10.9.0.2"),
+            ("eth0", "fd00::2"),
+            ("eth1", "fe80::1"),
+            ("eth1", "10.1.0.2"),
+            ("eth1", "10.1.0.3"),
+            ("ib0", "10.2.0.2"),
+            ("ib0", "fd02::2"),
+        ]
+        .map(|(name, ip)| (name.to_owned(), ip.parse().expect("an address")))
+        .to_vec();
+        let further = |names: &str, first: &str| -> Vec<String> {
+            let lookup = |name: &str| (name == "NCCL_SOCKET_IFNAME").then(|| names.to_owned());
+            let asked = Interfaces::asked(&Environment::from_lookup(lookup)).expect("named");
+            let first = first.parse().expect("an address");
+            further_among(&found, &asked, first).iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(further("eth0,eth1,ib0", "10.0.0.2"), ["10.1.0.2", "10.2.0.2"]);
+        assert_eq!(further("eth0,eth1,ib0", "10.1.0.3"), ["10.0.0.2", "10.2.0.2"]);
+        assert_eq!(further("eth,ib", "fd00::2"), ["fd02::2"]);
+        assert_eq!(further("=eth0", "10.0.0.2"), [""; 0]);
+        // The loopback, and an address that is gone.
+        assert_eq!(further("eth,ib,lo", "127.0.0.1"), [""; 0]);
+        assert_eq!(further("eth,ib", "10.7.0.1"), [""; 0]);
     }
 
     #[test]

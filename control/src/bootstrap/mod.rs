@@ -31,7 +31,7 @@ mod tests;
 pub use crate::proof::{host_id, name, random, veil};
 pub use distance::RoundTrip;
 pub(crate) use interfaces::common_bits;
-pub use interfaces::{asked as asked_interfaces, wire_mbits};
+pub use interfaces::{asked as asked_interfaces, further as further_interfaces, wire_mbits};
 #[cfg(any(test, feature = "testing"))]
 pub use join::join;
 pub use join::{cancelled_join as cancelled, join_unless};

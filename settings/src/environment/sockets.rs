@@ -74,6 +74,11 @@ impl Interfaces {
         family && (self.names.is_empty() || listed != self.exclude)
     }
 
+    /// Whether interfaces are named, not left out or chosen by their family alone: a job then uses all of them.
+    pub fn names_them(&self) -> bool {
+        !self.exclude && !self.names.is_empty()
+    }
+
     /// The variable's text.
     pub fn text(&self) -> &str {
         &self.text

@@ -19,7 +19,7 @@ impl Links {
             LinkState::Up(up) if !up.closed => {
                 // Only of what is readable.
                 up.watches_room = false;
-                up.connection.wake().is_some_and(|wake| !readiness.watch(wake))
+                !readiness.watch(&*up.connection)
             }
             _ => false,
         });

@@ -399,9 +399,9 @@ impl Connection for SimnetConnection {
         }
     }
 
-    fn wake(&self) -> Option<BorrowedFd<'_>> {
+    fn wake_at(&self, at: usize) -> Option<BorrowedFd<'_>> {
         let mut world = self.handle.network.world();
-        if !world.has_own_pace {
+        if at > 0 || !world.has_own_pace {
             return None;
         }
         let bell = self.bell.get_or_init(|| {

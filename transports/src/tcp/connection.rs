@@ -18,7 +18,7 @@ use crate::{Capabilities, Connection, CounterKind, PeerState, RemoteRegion, Tran
 #[derive(Debug)]
 pub(super) struct TcpConnection {
     pub(super) session: Arc<Mutex<Session>>,
-    listener: Arc<Listener>,
+    listeners: Arc<[Arc<Listener>]>,
     job: JobName,
     stamp: Arc<ForkStamp>,
     mailbox: Arc<Mapping>,
@@ -39,18 +39,20 @@ fn lock(session: &Mutex<Session>) -> MutexGuard<'_, Session> {
 impl TcpConnection {
     /// A connection whose first socket is there.
     pub(super) fn new(beginning: Beginning, path: Path, socket: OwnedFd, stamp: Arc<ForkStamp>) -> Self {
-        let listener = Arc::clone(&beginning.expectation.listener);
+        let listeners = beginning.expectation.listeners.clone();
         let (job, nonce) = (beginning.key.job, beginning.expectation.nonce);
         let mailbox = Arc::clone(&beginning.mailbox);
-        let peer_mailbox_bytes = usize::try_from(beginning.peer.mailbox_bytes).unwrap_or(usize::MAX);
+        let peer_mailbox_bytes = beginning.peer_mailbox_bytes;
         let (ready, credit) = (Counter::standalone(), Counter::standalone());
         let session = Session::new(beginning, [ready.clone(), credit.clone()]);
         let id = session.id;
         let session = Arc::new(Mutex::new(session));
-        listener.enrol(id, &session);
+        listeners.iter().for_each(|listener| listener.enrol(id, &session));
         lock(&session).begin(path, socket);
-        if let Some(expected) = listener.desk().expected.get_mut(&nonce) {
-            (expected.session, expected.waker) = (Some(id), None);
+        for listener in &*listeners {
+            if let Some(expected) = listener.desk().expected.get_mut(&nonce) {
+                (expected.session, expected.waker) = (Some(id), None);
+            }
         }
         let (watched, version) = {
             let session = lock(&session);
@@ -58,7 +60,7 @@ impl TcpConnection {
         };
         Self {
             session,
-            listener,
+            listeners,
             job,
             stamp,
             mailbox,
@@ -141,8 +143,8 @@ impl Connection for TcpConnection {
         state
     }
 
-    fn wake(&self) -> Option<BorrowedFd<'_>> {
-        self.watched.first().map(|socket| socket.as_fd())
+    fn wake_at(&self, at: usize) -> Option<BorrowedFd<'_>> {
+        self.watched.get(at).map(|socket| socket.as_fd())
     }
 
     fn has_new_wake(&mut self, forget: &mut dyn FnMut(BorrowedFd<'_>)) -> bool {
@@ -170,7 +172,7 @@ impl Drop for TcpConnection {
             session.is_over()
         };
         if !is_over {
-            self.listener.lingering().push(self.job, Arc::clone(&self.session));
+            self.listeners[0].lingering().push(self.job, Arc::clone(&self.session));
         }
     }
 }

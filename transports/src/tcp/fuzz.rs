@@ -116,7 +116,7 @@ fn callers(input: &Input, seen: &mut Seen) {
     let layout = Layout::new(64);
     let (one, two) = (tcp.endpoint(layout).expect("endpoint"), tcp.endpoint(layout).expect("endpoint"));
     let places = [&one, &two].map(|endpoint| Place::decode(&endpoint.address().bytes).expect("a place"));
-    let here = places[0].socket;
+    let here = places[0].sockets[0];
     let mut callers: Vec<TcpStream> = Vec::new();
     let call = |callers: &mut Vec<TcpStream>, bytes: &[u8]| {
         let Ok(mut stream) = TcpStream::connect(here) else { return };
@@ -172,7 +172,7 @@ fn callers(input: &Input, seen: &mut Seen) {
             }
             _ => unreachable!(),
         }
-        tcp.shared.listener.serve();
+        tcp.shared.watcher().serve();
         seen.note((what % 6, callers.len()));
     }
     let addresses = [one.address().clone(), two.address().clone()];
@@ -199,7 +199,8 @@ fn callers(input: &Input, seen: &mut Seen) {
 fn callers_and_addresses_break_nothing_and_keep_nobody_out() {
     let key = Key::new(KEY);
     let meeting = Meeting { caller: [1; 16], callee: [2; 16], path: Path { number: 0, epoch: 1 } };
-    let address = Place { socket: ([127, 0, 0, 1], 1).into(), nonce: [0; 16], mailbox_bytes: 64 }.encode();
+    let address =
+        Place { sockets: vec![([127, 0, 0, 1], 1).into()], nonce: [0; 16], mailbox_bytes: 64 }.encode();
     let originals = vec![
         vec![[&[0][..], &key.hello(&meeting)].concat()],
         vec![[&[2][..], &[1; 32]].concat(), vec![3]],
@@ -222,7 +223,7 @@ fn answers(input: &Input, seen: &mut Seen) {
     let socket = listener.local_addr().expect("address");
     let endpoint = shared().endpoint(Layout::new(64)).expect("endpoint");
     let own = Place::decode(&endpoint.address().bytes).expect("a place").nonce;
-    let place = Place { socket, nonce: [255; 16], mailbox_bytes: u64::MAX };
+    let place = Place { sockets: vec![socket], nonce: [255; 16], mailbox_bytes: u64::MAX };
     let mut connecting =
         endpoint.connect(&Address { transport: "tcp".into(), bytes: place.encode() }).expect("connect");
     let (mut called, begun, mut epoch) = (Vec::new(), Instant::now(), 0);

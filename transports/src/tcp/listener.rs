@@ -12,7 +12,7 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use consort_memory::Waker;
@@ -22,8 +22,8 @@ use nix::sys::socket::{Backlog, listen};
 
 use super::handshake::{HELLO_BYTES, JobName, Key, Meeting, Verdict, job_of};
 use super::linger::Lingering;
-use super::session::{PATHS, Session};
-use super::{NAME, send_small, system};
+use super::session::Session;
+use super::{LISTENERS_MAX, NAME, send_small, system};
 use crate::ports::listen_within;
 use crate::reception::Reception;
 use crate::segment::Nonce;
@@ -39,7 +39,6 @@ pub struct Listener {
     /// Sockets of sessions: ready when one of them breaks.
     watch: Epoll,
     sessions: Mutex<HashMap<u64, Weak<Mutex<Session>>>>,
-    next_session: AtomicU64,
     /// Sessions that are to be mended; the bell rings when there is one more.
     broken: AtomicUsize,
     bell: EventFd,
@@ -140,14 +139,9 @@ impl Listener {
             lingering: Mutex::default(),
             watch,
             sessions: Mutex::default(),
-            next_session: AtomicU64::new(0),
             broken: AtomicUsize::new(0),
             bell,
         })
-    }
-
-    pub(super) fn next_session(&self) -> u64 {
-        self.next_session.fetch_add(1, Ordering::Relaxed)
     }
 
     fn sessions(&self) -> MutexGuard<'_, HashMap<u64, Weak<Mutex<Session>>>> {
@@ -273,7 +267,9 @@ fn receive(
         tracing::debug!(transport = NAME, "turned a caller away: its job is not here");
         return None;
     };
-    let Some(meeting) = key.check_hello(hello).filter(|meeting| meeting.path.number < PATHS) else {
+    let Some(meeting) =
+        key.check_hello(hello).filter(|meeting| usize::from(meeting.path.number) < LISTENERS_MAX)
+    else {
         tracing::debug!(transport = NAME, "turned a caller away: it does not know the key");
         return None;
     };

@@ -39,6 +39,8 @@ use listener::{Caller, Expected};
 use session::Beginning;
 
 const NAME: &str = "tcp";
+/// Listeners of a transport, and so sockets of a session, at most.
+const LISTENERS_MAX: usize = 4;
 /// How often to call again when the peer hung up without an answer (a crowd may have pushed us out).
 const ATTEMPTS_MAX: u32 = 4;
 
@@ -54,7 +56,8 @@ pub struct Tcp {
 
 #[derive(Debug)]
 struct Shared {
-    listener: Arc<Listener>,
+    /// The first is where a connection begins.
+    listeners: Arc<[Arc<Listener>]>,
     key: Key,
     stamp: Arc<ForkStamp>,
 }
@@ -65,10 +68,24 @@ impl Tcp {
     /// # Errors
     /// The system's, when it has no page left.
     pub fn new(listener: Arc<Listener>, key: [u8; 32]) -> Result<Self, TransportError> {
+        Self::over(vec![listener], key)
+    }
+
+    /// The same at several listeners, each at an interface of its own: connections begin at the first, and have as many sockets as
+    /// both sides have listeners; [`LISTENERS_MAX`] of them are taken.
+    ///
+    /// # Errors
+    /// As of [`Tcp::new`].
+    ///
+    /// # Panics
+    /// Without a listener.
+    pub fn over(mut listeners: Vec<Arc<Listener>>, key: [u8; 32]) -> Result<Self, TransportError> {
+        assert!(!listeners.is_empty(), "a transport listens somewhere");
+        listeners.truncate(LISTENERS_MAX);
         let stamp = ForkStamp::new().map_err(|error| TransportError::memory(NAME, error))?;
         let key = Key::new(key);
-        listener.admit(&key);
-        Ok(Self { shared: Arc::new(Shared { listener, key, stamp: Arc::new(stamp) }) })
+        listeners.iter().for_each(|listener| listener.admit(&key));
+        Ok(Self { shared: Arc::new(Shared { listeners: listeners.into(), key, stamp: Arc::new(stamp) }) })
     }
 }
 
@@ -81,13 +98,14 @@ impl Transport for Tcp {
         let nonce = nonce(NAME)?;
         let mailbox =
             Mapping::anonymous(layout.mailbox_bytes).map_err(|error| TransportError::memory(NAME, error))?;
-        let expected = Expected::new(self.shared.key.job);
-        self.shared.listener.desk().expected.insert(nonce, expected);
-        let place =
-            Place { socket: self.shared.listener.here, nonce, mailbox_bytes: layout.mailbox_bytes as u64 };
+        for listener in &*self.shared.listeners {
+            listener.desk().expected.insert(nonce, Expected::new(self.shared.key.job));
+        }
+        let sockets = self.shared.listeners.iter().map(|listener| listener.here).collect();
+        let place = Place { sockets, nonce, mailbox_bytes: layout.mailbox_bytes as u64 };
         Ok(Box::new(TcpEndpoint {
             address: Address { transport: NAME.into(), bytes: place.encode() },
-            expectation: Expectation { listener: Arc::clone(&self.shared.listener), nonce },
+            expectation: Expectation { listeners: Arc::clone(&self.shared.listeners), nonce },
             shared: Arc::clone(&self.shared),
             mailbox,
             calls: layout.calls,
@@ -95,7 +113,7 @@ impl Transport for Tcp {
     }
 
     fn service(&self) -> Option<Arc<dyn Service>> {
-        Some(self.shared.listener.clone())
+        Some(self.shared.watcher().clone())
     }
 }
 
@@ -108,55 +126,101 @@ fn send_small(socket: &OwnedFd, bytes: &[u8]) -> Result<(), Errno> {
 }
 
 /// What an address says.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Place {
-    socket: SocketAddr,
+    /// Of the endpoint's listeners, all of one family; one at least.
+    sockets: Vec<SocketAddr>,
     nonce: Nonce,
     mailbox_bytes: u64,
 }
 
 impl Place {
     fn encode(&self) -> Vec<u8> {
-        let ip = match self.socket.ip() {
-            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-            IpAddr::V6(ip) => ip,
+        let place = |socket: &SocketAddr| {
+            let ip = match socket.ip() {
+                IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+                IpAddr::V6(ip) => ip,
+            };
+            [&ip.octets()[..], &socket.port().to_le_bytes()].concat()
         };
-        let (port, bytes) = (self.socket.port().to_le_bytes(), self.mailbox_bytes.to_le_bytes());
-        [&ip.octets()[..], &port, &self.nonce, &bytes].concat()
+        let (first, further) = self.sockets.split_at(1);
+        let mut bytes = [&place(&first[0])[..], &self.nonce, &self.mailbox_bytes.to_le_bytes()].concat();
+        bytes.push(further.len() as u8);
+        bytes.extend(further.iter().flat_map(place));
+        bytes
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields(bytes);
-        // IPv4 as IPv6 writes it.
-        let ip = Ipv6Addr::from(fields.take::<16>()?).to_canonical();
-        let port = u16::from_le_bytes(fields.take()?);
-        let (nonce, mailbox_bytes) = (fields.take()?, fields.u64()?);
+        let mut sockets = vec![socket_of(&mut fields)?];
+        let (nonce, mailbox_bytes, [further]) = (fields.take()?, fields.u64()?, fields.take()?);
+        if usize::from(further) >= LISTENERS_MAX {
+            return None;
+        }
+        for _ in 0..further {
+            let socket = socket_of(&mut fields)?;
+            if socket.is_ipv4() != sockets[0].is_ipv4() {
+                return None;
+            }
+            sockets.push(socket);
+        }
         fields.end()?;
-        (port != 0).then_some(Self { socket: SocketAddr::new(ip, port), nonce, mailbox_bytes })
+        Some(Self { sockets, nonce, mailbox_bytes })
     }
+}
+
+fn socket_of(fields: &mut Fields<'_>) -> Option<SocketAddr> {
+    // IPv4 as IPv6 writes it.
+    let ip = Ipv6Addr::from(fields.take::<16>()?).to_canonical();
+    let port = u16::from_le_bytes(fields.take()?);
+    (port != 0).then(|| SocketAddr::new(ip, port))
+}
+
+/// From where to where the paths of a connection go, the first first: the others to the address that is most like their own, which is
+/// likely to be of the same network.
+fn ways(here: &[SocketAddr], there: &[SocketAddr]) -> Vec<(IpAddr, SocketAddr)> {
+    let bits = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => u128::from(ip.to_ipv6_mapped()),
+        IpAddr::V6(ip) => u128::from(ip),
+    };
+    let mut left = there.to_vec();
+    let mut ways = vec![(here[0].ip(), left.remove(0))];
+    for own in &here[1..] {
+        let unlike = |(_, socket): &(usize, &SocketAddr)| bits(socket.ip()) ^ bits(own.ip());
+        let Some((at, _)) = left.iter().enumerate().min_by_key(unlike) else { break };
+        ways.push((own.ip(), left.remove(at)));
+    }
+    ways
 }
 
 /// An endpoint that the listener knows; forgotten on drop.
 #[derive(Debug)]
 struct Expectation {
-    listener: Arc<Listener>,
+    listeners: Arc<[Arc<Listener>]>,
     nonce: Nonce,
 }
 
 impl Expectation {
     /// Who called.
     fn take_callers(&self) -> Vec<Caller> {
-        let mut desk = self.listener.desk();
-        desk.expected
-            .get_mut(&self.nonce)
-            .map(|expected| std::mem::take(&mut expected.callers))
-            .unwrap_or_default()
+        let take = |listener: &Arc<Listener>| {
+            let mut desk = listener.desk();
+            desk.expected.get_mut(&self.nonce).map(|expected| std::mem::take(&mut expected.callers))
+        };
+        self.listeners.iter().filter_map(take).flatten().collect()
+    }
+
+    /// The listener that looks after the connection's sockets.
+    fn watcher(&self) -> &Arc<Listener> {
+        &self.listeners[0]
     }
 }
 
 impl Drop for Expectation {
     fn drop(&mut self) {
-        self.listener.desk().expected.remove(&self.nonce);
+        for listener in &*self.listeners {
+            listener.desk().expected.remove(&self.nonce);
+        }
     }
 }
 
@@ -177,21 +241,25 @@ impl Endpoint for TcpEndpoint {
     fn connect(self: Box<Self>, peer: &Address) -> Result<Box<dyn Connecting>, TransportError> {
         let bad = |reason| TransportError::BadAddress { transport: NAME, reason };
         let peer = Place::decode(peer.bytes_for(NAME)?).ok_or_else(|| bad("it cannot be read"))?;
-        let here = self.shared.listener.here;
+        let here = self.shared.watcher().here;
         if peer.nonce == self.expectation.nonce {
             return Err(bad("it is this endpoint's own"));
         }
-        if peer.socket.is_ipv4() != here.is_ipv4() {
+        if peer.sockets[0].is_ipv4() != here.is_ipv4() {
             return Err(bad("one side uses IPv4 and the other IPv6"));
         }
-        usize::try_from(peer.mailbox_bytes).map_err(|_| bad("it names an impossible size"))?;
+        let peer_mailbox_bytes =
+            usize::try_from(peer.mailbox_bytes).map_err(|_| bad("it names an impossible size"))?;
+        let own: Vec<SocketAddr> = self.shared.listeners.iter().map(|listener| listener.here).collect();
         let calls = self.calls.unwrap_or(self.expectation.nonce < peer.nonce);
         let stage = if calls { Stage::ToCall } else { Stage::Expecting };
         Ok(Box::new(TcpConnecting {
             nonce: self.expectation.nonce,
             expectation: Some(self.expectation),
             shared: self.shared,
-            peer,
+            peer: peer.nonce,
+            peer_mailbox_bytes,
+            ways: ways(&own, &peer.sockets),
             mailbox: Some(self.mailbox),
             stage,
             attempts: 0,
@@ -215,7 +283,9 @@ struct TcpConnecting {
     expectation: Option<Expectation>,
     shared: Arc<Shared>,
     nonce: Nonce,
-    peer: Place,
+    peer: Nonce,
+    peer_mailbox_bytes: usize,
+    ways: Vec<(IpAddr, SocketAddr)>,
     mailbox: Option<Mapping>,
     stage: Stage,
     /// Calls that were made: the epoch of the one under way.
@@ -225,12 +295,13 @@ struct TcpConnecting {
 impl Connecting for TcpConnecting {
     fn poll(&mut self) -> Result<Poll<Box<dyn Connection>>, TransportError> {
         // Peers of other endpoints may be waiting, and ours may be in this very thread.
-        self.shared.listener.serve();
+        self.shared.listeners.iter().for_each(|listener| listener.serve());
         loop {
             let (next, pending) = match std::mem::replace(&mut self.stage, Stage::Done) {
                 Stage::ToCall => {
                     self.attempts += 1;
-                    let call = Call::begin(self.shared.listener.here.ip(), self.peer.socket);
+                    let (here, there) = self.ways[0];
+                    let call = Call::begin(here, there);
                     (Stage::Calling(call.map_err(|error| self.refused(error))?), false)
                 }
                 Stage::Calling(mut call) => match call.poll(&self.shared.key, &self.meeting()) {
@@ -253,7 +324,8 @@ impl Connecting for TcpConnecting {
     }
 
     fn ring_at(&mut self, waker: u64) -> bool {
-        if let Some(expected) = self.shared.listener.desk().expected.get_mut(&self.nonce) {
+        // A connection begins at the first.
+        if let Some(expected) = self.shared.watcher().desk().expected.get_mut(&self.nonce) {
             expected.waker = Some(waker);
             if !expected.callers.is_empty() {
                 Waker::ring(waker);
@@ -271,7 +343,7 @@ impl Connecting for TcpConnecting {
     }
 
     fn waits_for(&self) -> Option<String> {
-        let (here, there) = (self.shared.listener.here, self.peer.socket);
+        let (here, there) = (self.shared.watcher().here, self.ways[0].1);
         Some(match &self.stage {
             Stage::Calling(call) if call.has_asked() => {
                 format!("this side called {there}, and what answered has proved nothing")
@@ -287,7 +359,7 @@ impl TcpConnecting {
     /// What the call under way means.
     fn meeting(&self) -> Meeting {
         let path = Path { number: 0, epoch: self.attempts };
-        Meeting { caller: self.nonce, callee: self.peer.nonce, path }
+        Meeting { caller: self.nonce, callee: self.peer, path }
     }
 
     fn refused(&self, error: CallError) -> TransportError {
@@ -295,7 +367,7 @@ impl TcpConnecting {
         match error {
             CallError::Unreachable(error) => TransportError::Unreachable {
                 transport: NAME,
-                address: self.peer.socket.to_string(),
+                address: self.ways[0].1.to_string(),
                 source: error.into(),
             },
             CallError::HungUp => unauthorised("the peer hung up without proving anything"),
@@ -311,7 +383,7 @@ impl TcpConnecting {
     fn take_caller(&self) -> Option<Caller> {
         let callers = self.expectation.as_ref()?.take_callers();
         let (peers, others): (Vec<_>, Vec<_>) =
-            callers.into_iter().partition(|caller| caller.meeting.caller == self.peer.nonce);
+            callers.into_iter().partition(|caller| caller.meeting.caller == self.peer);
         if !others.is_empty() {
             tracing::debug!(transport = NAME, "turned a caller away: it is not the endpoint's peer");
         }
@@ -334,6 +406,8 @@ impl TcpConnecting {
             expectation,
             key: self.shared.key.clone(),
             peer: self.peer,
+            peer_mailbox_bytes: self.peer_mailbox_bytes,
+            ways: std::mem::take(&mut self.ways),
             calls: self.attempts > 0,
             mailbox: Arc::new(mailbox),
         };
@@ -342,12 +416,19 @@ impl TcpConnecting {
     }
 }
 
+impl Shared {
+    /// The listener that looks after the sockets of all connections.
+    fn watcher(&self) -> &Arc<Listener> {
+        &self.listeners[0]
+    }
+}
+
 impl Drop for Shared {
     fn drop(&mut self) {
         if !self.stamp.is_forked_child() {
-            self.listener.dismiss(&self.key);
+            self.listeners.iter().for_each(|listener| listener.dismiss(&self.key));
             // Not under the lock: other jobs and the control thread go on.
-            let mut own = self.listener.lingering().take(self.key.job);
+            let mut own = self.watcher().lingering().take(self.key.job);
             own.finish();
         }
     }
@@ -359,12 +440,14 @@ impl Tcp {
     /// A connection on this socket, whose peer called.
     fn hostile(&self, socket: OwnedFd, mailbox_bytes: usize) -> TcpConnection {
         let nonce = nonce(NAME).expect("random bytes");
-        self.shared.listener.desk().expected.insert(nonce, Expected::new(self.shared.key.job));
-        let there = SocketAddr::new(self.shared.listener.here.ip(), 1);
+        self.shared.watcher().desk().expected.insert(nonce, Expected::new(self.shared.key.job));
+        let here = self.shared.watcher().here.ip();
         let beginning = Beginning {
-            expectation: Expectation { listener: Arc::clone(&self.shared.listener), nonce },
+            expectation: Expectation { listeners: Arc::clone(&self.shared.listeners), nonce },
             key: self.shared.key.clone(),
-            peer: Place { socket: there, nonce: [1; 16], mailbox_bytes: mailbox_bytes as u64 },
+            peer: [1; 16],
+            peer_mailbox_bytes: mailbox_bytes,
+            ways: vec![(here, SocketAddr::new(here, 1))],
             calls: false,
             mailbox: Arc::new(Mapping::anonymous(mailbox_bytes).expect("memory")),
         };
@@ -376,6 +459,41 @@ impl Tcp {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn further_interfaces_are_paired_with_those_most_like_them() {
+        let at = |ip: &str| SocketAddr::new(ip.parse().expect("an address"), 7);
+        let paired = |here: &[&str], there: &[&str]| -> Vec<(String, String)> {
+            let list = |ips: &[&str]| ips.iter().map(|ip| at(ip)).collect::<Vec<_>>();
+            let ways = ways(&list(here), &list(there));
+            ways.iter().map(|(from, to)| (from.to_string(), to.ip().to_string())).collect()
+        };
+        let pair = |from: &str, to: &str| (from.to_owned(), to.to_owned());
+        assert_eq!(
+            paired(&["10.0.0.1", "10.2.0.1", "10.1.0.1"], &["10.0.0.2", "10.1.0.2", "10.2.0.2", "10.3.0.2"]),
+            [pair("10.0.0.1", "10.0.0.2"), pair("10.2.0.1", "10.2.0.2"), pair("10.1.0.1", "10.1.0.2")]
+        );
+        // The first pair is that of the control link, whatever it is.
+        assert_eq!(
+            paired(&["10.0.0.1", "10.1.0.1"], &["10.1.0.2", "10.0.0.2"]),
+            [pair("10.0.0.1", "10.1.0.2"), pair("10.1.0.1", "10.0.0.2")]
+        );
+        assert_eq!(paired(&["10.0.0.1", "10.1.0.1"], &["10.0.0.2"]).len(), 1);
+    }
+
+    #[test]
+    fn an_address_names_its_sockets() {
+        let at = |ip: &str| SocketAddr::new(ip.parse().expect("an address"), 7);
+        let place = |sockets| Place { sockets, nonce: [3; 16], mailbox_bytes: 9 };
+        for sockets in [vec![at("10.0.0.1")], vec![at("::5"), at("fd00::1")], vec![at("10.0.0.1"); 4]] {
+            let decoded = Place::decode(&place(sockets.clone()).encode()).expect("an address");
+            assert_eq!((decoded.sockets, decoded.nonce, decoded.mailbox_bytes), (sockets, [3; 16], 9));
+        }
+        for wrong in [vec![at("10.0.0.1"), at("fd00::1")], vec![at("10.0.0.1"); 5]] {
+            assert!(Place::decode(&place(wrong).encode()).is_none());
+        }
+        assert!(place(vec![at("fd00::1"); 4]).encode().len() <= Address::BYTES_MAX);
+    }
 
     #[test]
     fn a_call_that_is_to_be_made_is_looked_at_again_soon() {

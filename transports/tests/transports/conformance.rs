@@ -45,13 +45,19 @@ impl Fixture for ShmFixture {
 
 struct TcpFixture {
     here: IpAddr,
+    /// Further addresses of each side.
+    further: &'static [Ipv4Addr],
 }
 
 impl Fixture for TcpFixture {
     fn sides(&self) -> (Arc<dyn Transport>, Arc<dyn Transport>) {
-        let listener = || Arc::new(Listener::new(self.here).expect("a listener"));
-        let side = |listener, key| Arc::new(Tcp::new(listener, [key; 32]).expect("tcp"));
-        let (near, far) = (listener(), listener());
+        let listener = |at| Arc::new(Listener::new(at).expect("a listener"));
+        let listeners = || -> Vec<_> {
+            let further = self.further.iter().map(|ip| IpAddr::from(*ip));
+            std::iter::once(self.here).chain(further).map(listener).collect()
+        };
+        let side = |listeners, key| Arc::new(Tcp::over(listeners, [key; 32]).expect("tcp"));
+        let (near, far) = (listeners(), listeners());
         // Of another job, at the same listeners.
         let others = [side(near.clone(), 6), side(far.clone(), 6)];
         drop(others);
@@ -86,8 +92,11 @@ impl Fixture for SimnetFixture {
 conformance_suite!(loopback, LoopbackFixture);
 conformance_suite!(shm, ShmFixture { shared: false });
 conformance_suite!(shm_within_one_object, ShmFixture { shared: true });
-conformance_suite!(tcp_v4, TcpFixture { here: Ipv4Addr::LOCALHOST.into() });
-conformance_suite!(tcp_v6, TcpFixture { here: Ipv6Addr::LOCALHOST.into() });
+conformance_suite!(tcp_v4, TcpFixture { here: Ipv4Addr::LOCALHOST.into(), further: &[] });
+conformance_suite!(tcp_v6, TcpFixture { here: Ipv6Addr::LOCALHOST.into(), further: &[] });
+/// Addresses of the loopback instead of three interfaces.
+const FURTHER: &[Ipv4Addr] = &[Ipv4Addr::new(127, 0, 0, 2), Ipv4Addr::new(127, 0, 0, 3)];
+conformance_suite!(tcp_several, TcpFixture { here: Ipv4Addr::LOCALHOST.into(), further: FURTHER });
 conformance_suite!(simnet, SimnetFixture { seed: 1, profile: Profile::Messages });
 conformance_suite!(simnet_of_another_seed, SimnetFixture { seed: 2, profile: Profile::Messages });
 conformance_suite!(simnet_one_sided, SimnetFixture { seed: 1, profile: Profile::OneSided });

@@ -4,6 +4,7 @@
 //! other side closes without a word, while the link is down, this side might never hear of. A session without a path for
 //! [`PATIENCE`] is lost; the operation's own deadline may come before.
 
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::task::Poll;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use super::super::handshake::{Meeting, Verdict};
 use super::super::socket::Socket;
 use super::super::wire::{self, Header, STREAM};
 use super::super::{NAME, send_small};
-use super::{PATHS, Session};
+use super::Session;
 use crate::TransportError;
 use crate::streams::{Order, Path};
 
@@ -50,10 +51,19 @@ impl Session {
         self.began.elapsed()
     }
 
+    /// From where to where a path goes.
+    fn way(&self, path: Path) -> (IpAddr, SocketAddr) {
+        self.ways[usize::from(path.number)]
+    }
+
+    fn has_way(&self, path: Path) -> bool {
+        usize::from(path.number) < self.ways.len()
+    }
+
     /// Whether all sockets are there and may carry fragments.
     fn is_whole(&self) -> bool {
         let is_open = |socket: &Socket| self.peering.is_open(socket.path);
-        self.sockets.len() == usize::from(PATHS) && self.sockets.iter().all(is_open)
+        self.sockets.len() == self.ways.len() && self.sockets.iter().all(is_open)
     }
 
     /// A socket is there, for a path whose turn it may be.
@@ -65,7 +75,7 @@ impl Session {
             self.drain(before);
         }
         let socket = Socket::new(descriptor, path);
-        self.expectation.listener.watch(&socket.descriptor, self.id);
+        self.expectation.watcher().watch(&socket.descriptor, self.id);
         self.sockets.push(socket);
         self.version += 1;
         let now = self.now();
@@ -92,12 +102,12 @@ impl Session {
         let path = self.sockets[at].path;
         let facts = kernel_facts(&self.sockets[at]);
         let why = error.map_or("the peer's system ended it".into(), |error| error.desc().to_string());
-        tracing::warn!(transport = NAME, peer = %self.peer.socket, path = path.number, epoch = path.epoch, why, facts, "a socket broke");
-        self.note_broken(format!("{why}{facts}"));
+        tracing::warn!(transport = NAME, peer = %self.way(path).1, path = path.number, epoch = path.epoch, why, facts, "a socket broke");
         let now = self.now();
         self.peering.broken(path, now);
         // Where the peering knows nothing of it.
         self.forget(path);
+        self.note_broken(format!("{why}{facts}"));
         self.carry_out();
         self.note_whole();
     }
@@ -107,7 +117,7 @@ impl Session {
         let before = sockets.len();
         sockets.retain(|socket| {
             if socket.path == path {
-                expectation.listener.unwatch(&socket.descriptor);
+                expectation.watcher().unwatch(&socket.descriptor);
             }
             socket.path != path
         });
@@ -120,8 +130,15 @@ impl Session {
     }
 
     fn note_broken(&mut self, why: String) {
-        let nothing = Broke { since: self.now(), why: String::new(), calling: None, refused: None };
-        self.broke.get_or_insert(nothing).why = why;
+        let now = self.now();
+        let is_cut = self.sockets.is_empty();
+        let nothing = Broke { since: now, why: String::new(), calling: None, refused: None };
+        let broke = self.broke.get_or_insert(nothing);
+        broke.why = why;
+        // The last one broke.
+        if is_cut {
+            (broke.since, broke.refused) = (now, None);
+        }
         self.end_queued = false;
     }
 
@@ -132,13 +149,13 @@ impl Session {
             let (breaks, again) = self.peering.counts();
             let lost = self.now().saturating_sub(broke.since);
             tracing::info!(
-                transport = NAME, peer = %self.peer.socket, why = broke.why, ?lost, breaks, again,
+                transport = NAME, peer = %self.ways[0].1, why = broke.why, ?lost, breaks, again,
                 "a socket was replaced; what was missing is sent again"
             );
         }
         let is_counted = !is_whole && !self.ended && !self.is_lost && self.wrong.is_none();
         if std::mem::replace(&mut self.is_counted, is_counted) != is_counted {
-            self.expectation.listener.count_broken(is_counted);
+            self.expectation.watcher().count_broken(is_counted);
         }
     }
 
@@ -156,8 +173,8 @@ impl Session {
                     }
                 }
                 Order::Dial(path) => {
-                    let here = self.expectation.listener.here.ip();
-                    match Call::begin(here, self.peer.socket) {
+                    let (here, there) = self.way(path);
+                    match Call::begin(here, there) {
                         Ok(call) => self.calling.push((path, call, self.now())),
                         Err(error) => self.not_opened(path, error),
                     }
@@ -178,7 +195,8 @@ impl Session {
                     let is_refused = errno == Errno::ECONNREFUSED;
                     broke.refused = is_refused.then(|| broke.refused.unwrap_or(now));
                     // As if its system had ended the socket for good.
-                    self.ended |= broke.refused.is_some_and(|since| now - since >= REFUSED_MAX);
+                    let is_cut = self.sockets.is_empty();
+                    self.ended |= is_cut && broke.refused.is_some_and(|since| now - since >= REFUSED_MAX);
                 }
                 errno.desc().to_string()
             }
@@ -186,6 +204,10 @@ impl Session {
             CallError::Unauthorised => "what answered does not know the key".into(),
             CallError::System(error) => error.to_string(),
         };
+        if path.epoch == 1 {
+            let (here, there) = self.way(path);
+            tracing::warn!(transport = NAME, %here, %there, why = text, "a further interface does not lead to the peer");
+        }
         if let Some(broke) = &mut self.broke {
             broke.calling = Some(text);
         }
@@ -220,7 +242,7 @@ impl Session {
     /// The peer's calls.
     pub(super) fn take_callers(&mut self) {
         for caller in self.expectation.take_callers() {
-            if caller.meeting.caller != self.peer.nonce || self.calls {
+            if caller.meeting.caller != self.peer || !self.has_way(caller.meeting.path) || self.calls {
                 tracing::debug!(transport = NAME, "turned a caller away: it is not the endpoint's peer");
                 continue;
             }
@@ -234,7 +256,7 @@ impl Session {
 
     fn poll_calls(&mut self, now: Duration) {
         for (path, mut call, since) in std::mem::take(&mut self.calling) {
-            let (caller, callee) = (self.expectation.nonce, self.peer.nonce);
+            let (caller, callee) = (self.expectation.nonce, self.peer);
             match call.poll(&self.key, &Meeting { caller, callee, path }) {
                 Ok(Poll::Ready(())) => self.open(path, call.into_socket()),
                 Ok(Poll::Pending) if now.saturating_sub(since) < CALL_PATIENCE => {
@@ -280,7 +302,7 @@ impl Session {
         let broke = self.broke.as_ref();
         TransportError::Cut {
             transport: NAME,
-            address: self.peer.socket.to_string(),
+            address: self.ways[0].1.to_string(),
             seconds: broke.map_or(0, |broke| self.now().saturating_sub(broke.since).as_secs()),
             why: broke.map_or_else(String::new, |broke| broke.why.clone()),
             calling: match broke.and_then(|broke| broke.calling.clone()) {
@@ -293,12 +315,12 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let listener = std::sync::Arc::clone(&self.expectation.listener);
-        self.sockets.iter().for_each(|socket| listener.unwatch(&socket.descriptor));
+        let watcher = self.expectation.watcher();
+        self.sockets.iter().for_each(|socket| watcher.unwatch(&socket.descriptor));
         if self.is_counted {
-            listener.count_broken(false);
+            watcher.count_broken(false);
         }
-        listener.dismiss_session(self.id);
+        self.expectation.listeners.iter().for_each(|listener| listener.dismiss_session(self.id));
     }
 }
 

@@ -17,8 +17,10 @@ mod reading;
 #[cfg(test)]
 mod tests;
 
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -30,14 +32,16 @@ use super::call::Call;
 use super::handshake::Key;
 use super::socket::Socket;
 use super::wire::{Header, STREAM};
-use super::{Expectation, NAME, Place};
+use super::{Expectation, NAME};
 use crate::mapped::check_bounds;
+use crate::segment::Nonce;
 use crate::streams::{Fenced, Fragment, Path, Peering, Ready};
 use crate::{CounterKind, PeerState, TransportError};
 pub(super) use mending::Broke;
 
-/// Sockets of a session.
-pub(super) const PATHS: u8 = 1;
+/// Where a session has several sockets, a fill is cut into fragments of at least so many bytes, and about this many.
+const FRAGMENT_BYTES_MIN: usize = 64 << 10;
+const FRAGMENTS: usize = 4;
 /// The longest fill: what one call of `put` writes at most, so that the other direction gets its turn.
 const FILL_BYTES_MAX: usize = 1 << 20;
 /// Fills up to this length are always copied: that costs less than asking the system.
@@ -48,12 +52,17 @@ const CREDITS_DEFERRED_MAX: u64 = 1;
 const IDLE_LOOKS: u32 = 2;
 
 const NOTHING: &[u8] = &[];
+/// What the next session is called: by all listeners that serve it.
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
 /// What a session begins with.
 pub(super) struct Beginning {
     pub(super) expectation: Expectation,
     pub(super) key: Key,
-    pub(super) peer: Place,
+    pub(super) peer: Nonce,
+    pub(super) peer_mailbox_bytes: usize,
+    /// From where to where each path goes.
+    pub(super) ways: Vec<(IpAddr, SocketAddr)>,
     pub(super) calls: bool,
     pub(super) mailbox: Arc<Mapping>,
 }
@@ -70,10 +79,12 @@ struct Current {
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) expectation: Expectation,
-    /// What the listener calls it.
+    /// What the listeners call it.
     pub(super) id: u64,
     key: Key,
-    peer: Place,
+    peer: Nonce,
+    peer_mailbox_bytes: usize,
+    ways: Vec<(IpAddr, SocketAddr)>,
     calls: bool,
     mailbox: Arc<Mapping>,
     /// What the peer raises.
@@ -119,19 +130,21 @@ pub(super) struct Session {
 
 impl Session {
     pub(super) fn new(beginning: Beginning, [ready, credit]: [Counter; 2]) -> Self {
-        let Beginning { expectation, key, peer, calls, mailbox } = beginning;
-        let id = expectation.listener.next_session();
+        let Beginning { expectation, key, peer, peer_mailbox_bytes, ways, calls, mailbox } = beginning;
+        let paths = ways.len() as u8;
         let mut session = Self {
             expectation,
-            id,
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             key,
             peer,
+            peer_mailbox_bytes,
+            ways,
             calls,
             mailbox,
             ready,
             credit,
-            peering: Peering::new(PATHS, calls),
-            sockets: Vec::with_capacity(PATHS.into()),
+            peering: Peering::new(paths, calls),
+            sockets: Vec::with_capacity(paths.into()),
             calling: Vec::new(),
             fences: Vec::new(),
             current: None,
@@ -193,8 +206,7 @@ impl Session {
         ready: Option<Ready>,
         done: &mut usize,
     ) -> Result<Poll<()>, TransportError> {
-        let room = usize::try_from(self.peer.mailbox_bytes).unwrap_or(usize::MAX);
-        check_bounds(NAME, offset, bytes.len(), room)?;
+        check_bounds(NAME, offset, bytes.len(), self.peer_mailbox_bytes)?;
         self.check_usable()?;
         let left = bytes.len() - *done;
         let piece = left.min(FILL_BYTES_MAX);
@@ -209,7 +221,12 @@ impl Session {
                 self.queue_credits();
                 let place = (offset + *done, piece);
                 let says = ready.filter(|_| piece == left);
-                let Ok(fill) = self.peering.stream(STREAM).0.fill(place, says, piece) else {
+                let fragment_bytes = if self.ways.len() == 1 {
+                    piece
+                } else {
+                    piece.div_ceil(FRAGMENTS).max(FRAGMENT_BYTES_MIN)
+                };
+                let Ok(fill) = self.peering.stream(STREAM).0.fill(place, says, fragment_bytes) else {
                     // The peer says how far it is with what it sends.
                     self.progress()?;
                     return Ok(Poll::Pending);
@@ -305,23 +322,34 @@ impl Session {
         if self.wrong.is_some() || self.ended || self.torn {
             return;
         }
-        let mut at = 0;
-        while at < self.sockets.len() {
+        // The socket whose peer has the least still to acknowledge takes the next fragment: a slower one has fewer turns.
+        let mut full: Vec<Path> = Vec::new();
+        loop {
+            let has_room = |(_, socket): &(usize, &Socket)| !full.contains(&socket.path);
+            let waiting = |(_, socket): &(usize, &Socket)| match self.ways.len() {
+                1 => 0,
+                _ => socket.unacknowledged().unwrap_or(usize::MAX),
+            };
+            let next = self.sockets.iter().enumerate().filter(has_room).min_by_key(waiting);
+            let Some((at, path)) = next.map(|(at, socket)| (at, socket.path)) else { return };
             match self.pump_socket(at, source) {
-                Ok(()) => at += 1,
+                Ok(true) => {}
+                Ok(false) => full.push(path),
                 Err(error) => self.broke_at(at, Some(error)),
             }
         }
     }
 
-    fn pump_socket(&mut self, at: usize, source: Option<Span<'_>>) -> Result<(), Errno> {
+    /// Writes to a socket until it is full or has nothing more to carry, or, where there are several, until a fragment is
+    /// out. Whether it may take more.
+    fn pump_socket(&mut self, at: usize, source: Option<Span<'_>>) -> Result<bool, Errno> {
         loop {
             let socket = &mut self.sockets[at];
             let path = socket.path;
             if socket.outgoing().is_none() && self.peering.is_open(path) {
                 if let Some((id, fragment)) = self.peering.next(path) {
                     if !self.has_source(fragment.fill, source) {
-                        return Ok(());
+                        return Ok(false);
                     }
                     let word = self.peering.word(id);
                     self.sockets[at].begin(fragment, word);
@@ -333,7 +361,7 @@ impl Session {
             let Self { sockets, peering, current, .. } = self;
             let socket = &mut sockets[at];
             if socket.is_flushed() {
-                return Ok(());
+                return Ok(false);
             }
             let payload = match socket.outgoing() {
                 None => Span::of(NOTHING),
@@ -344,12 +372,16 @@ impl Session {
                         source.filter(|_| is_current).map(|source| of_current(source, &fragment, *current))
                     };
                     // In the middle of a fragment whose source is not here.
-                    let Some(payload) = kept.or_else(own) else { return Ok(()) };
+                    let Some(payload) = kept.or_else(own) else { return Ok(false) };
                     payload
                 }
             };
+            let had_fragment = socket.outgoing().is_some();
             if !socket.write(payload)? {
-                return Ok(());
+                return Ok(false);
+            }
+            if had_fragment && self.ways.len() > 1 {
+                return Ok(true);
             }
         }
     }

@@ -19,7 +19,13 @@ use crate::{Connecting, Connection, Layout, Service, Transport};
 const MAILBOX_BYTES: usize = 100;
 
 fn tcp() -> Tcp {
-    Tcp::new(Arc::new(Listener::new(Ipv4Addr::LOCALHOST.into()).expect("a listener")), [3; 32]).expect("tcp")
+    tcp_at(1)
+}
+
+/// At so many addresses of the loopback, instead of interfaces.
+fn tcp_at(interfaces: u8) -> Tcp {
+    let at = |last| Arc::new(Listener::new(Ipv4Addr::new(127, 0, 0, last).into()).expect("a listener"));
+    Tcp::over((1..=interfaces).map(at).collect(), [3; 32]).expect("tcp")
 }
 
 /// A connection, and the other end of its socket in a hostile hand.
@@ -289,6 +295,10 @@ fn another_put_in_the_middle_of_one_is_a_bug() {
     let _ = connection.put(0, Span::of(&data[..10]), &mut 0);
 }
 
+fn serve(side: &Tcp) {
+    side.shared.listeners.iter().for_each(|listener| listener.serve());
+}
+
 /// Two endpoints, each at a listener of its own; the first calls.
 struct Pair {
     sides: [Tcp; 2],
@@ -297,7 +307,11 @@ struct Pair {
 
 impl Pair {
     fn new(mailbox_bytes: usize) -> Self {
-        let sides = [tcp(), tcp()];
+        Self::over(mailbox_bytes, 1)
+    }
+
+    fn over(mailbox_bytes: usize, interfaces: u8) -> Self {
+        let sides = [tcp_at(interfaces), tcp_at(interfaces)];
         let layout = Layout::new(mailbox_bytes);
         let [caller, callee] = [true, false]
             .map(|calls| sides[usize::from(!calls)].endpoint(layout.calling(calls)).expect("an endpoint"));
@@ -319,8 +333,10 @@ impl Pair {
     }
 
     /// The sockets of a side end, as where its system or an administrator ends them.
-    fn kill(&self, side: usize) {
-        for socket in self.sockets(side) {
+    fn kill(&self, side: usize, spared: usize) {
+        let sockets = self.sockets(side);
+        let killed = sockets.iter().enumerate().filter(|(at, _)| sockets.len() == 1 || *at != spared);
+        for (_, socket) in killed {
             let _ = shutdown(socket.as_raw_fd(), Shutdown::Both);
         }
     }
@@ -332,23 +348,21 @@ impl Pair {
     }
 
     fn session(&self, side: usize) -> Option<Arc<Mutex<Session>>> {
-        self.sides[side].shared.listener.only_session()
+        self.sides[side].shared.watcher().only_session()
     }
 
     fn serve(&self) {
-        self.sides.iter().for_each(|side| side.shared.listener.serve());
+        self.sides.iter().for_each(serve);
     }
 }
 
 /// Bytes both ways through four slots while sockets end again and again, on either side and on both: all of it is right when its
 /// slot is read.
-#[test]
-fn sockets_that_break_lose_nothing() {
+fn break_sockets(interfaces: u8, random: &mut Random) {
     const SLOTS: u64 = 4;
     const SLOT: usize = 96 << 10;
     const FILLS: u64 = 600;
-    let mut random = Random::announced("sockets_that_break_lose_nothing");
-    let mut pair = Pair::new(SLOTS as usize * SLOT);
+    let mut pair = Pair::over(SLOTS as usize * SLOT, interfaces);
     let byte = |side: usize, fill: u64| (fill * 7 + side as u64 * 101 + 1) as u8;
     let (mut filled, mut emptied, mut done) = ([0u64; 2], [0u64; 2], [0usize; 2]);
     let mut sources = [vec![0u8; SLOT], vec![0u8; SLOT]];
@@ -360,19 +374,21 @@ fn sockets_that_break_lose_nothing() {
         );
         if random.below(400) == 0 {
             kills += 1;
+            // All sockets, or some of several.
+            let spared = random.below(usize::from(interfaces) + 1);
             match random.below(3) {
-                0 => pair.kill(0),
-                1 => pair.kill(1),
-                _ => (0..2).for_each(|side| pair.kill(side)),
+                0 => pair.kill(0, spared),
+                1 => pair.kill(1, spared),
+                _ => (0..2).for_each(|side| pair.kill(side, spared)),
             }
         }
         // Where a rank is not in a call, its listener is all that is served.
         let side = random.below(2);
         if random.below(4) == 0 {
-            pair.sides[side].shared.listener.serve();
+            serve(&pair.sides[side]);
             continue;
         }
-        pair.sides[side].shared.listener.serve();
+        serve(&pair.sides[side]);
         let up = &mut pair.up[side];
         assert_eq!(up.progress().expect("progress"), PeerState::Open);
         let credited = up.counter(CounterKind::Credit).value();
@@ -403,8 +419,39 @@ fn sockets_that_break_lose_nothing() {
     }
     assert!(kills > 3, "{kills} kills");
     let breaks = pair.session(0).expect("a session").lock().expect("not poisoned").peering.counts().0;
-    println!("{kills} kills, {breaks} breaks");
+    println!("{interfaces} interfaces: {kills} kills, {breaks} breaks");
     assert!(breaks > 3);
+}
+
+#[test]
+fn sockets_that_break_lose_nothing() {
+    let mut random = Random::announced("sockets_that_break_lose_nothing");
+    for interfaces in [1, 2, 3] {
+        break_sockets(interfaces, &mut random);
+    }
+}
+
+/// Of two interfaces one does not lead to the peer: its calls are refused, and the other carries everything.
+#[test]
+fn an_interface_that_leads_nowhere_is_done_without() {
+    for refuses in [0, 1] {
+        let mut pair = Pair::over(4096, 2);
+        pair.sides[refuses].shared.listeners[1].hang_up();
+        pair.kill(0, 0);
+        for fill in 1..=100 {
+            let mut done = 0;
+            while pair.up[0].fill(0, Span::of(&[7u8; 4096]), (fill, 0), &mut done).expect("fill").is_pending()
+            {
+                pair.up[0].progress().expect("progress");
+            }
+            while pair.up[1].counter(CounterKind::Ready).value() < fill {
+                pair.serve();
+                (0..2).for_each(|side| {
+                    assert_eq!(pair.up[side].progress().expect("progress"), PeerState::Open)
+                });
+            }
+        }
+    }
 }
 
 /// A rank that has sent something and is in no call: its socket breaks before the peer has read, and its listener sends it again.
@@ -414,7 +461,7 @@ fn what_an_idle_rank_has_sent_is_sent_again() {
         for sender in [0, 1] {
             let mut pair = Pair::new(64);
             // Broken before it is used: the sender does not know.
-            pair.kill(killed);
+            pair.kill(killed, 0);
             let mut done = 0;
             let began = Instant::now();
             while pair.up[sender].fill(0, Span::of(&[9u8; 8]), (1, 5), &mut done).expect("fill").is_pending()
@@ -429,7 +476,8 @@ fn what_an_idle_rank_has_sent_is_sent_again() {
                 pair.up[1 - sender].progress().expect("progress");
             }
             assert!(
-                pair.sides.iter().any(|side| side.shared.listener.has_chores()) || pair.sockets(0).len() == 1
+                pair.sides.iter().any(|side| side.shared.watcher().has_chores())
+                    || pair.sockets(0).len() == 1
             );
         }
     }
@@ -443,7 +491,7 @@ fn the_end_arrives_although_the_socket_broke() {
         let [first, second] = up;
         let (leaving, mut staying) = if leaves == 0 { (first, second) } else { (second, first) };
         let mut leaving = leaving;
-        let sessions = sides.each_ref().map(|side| side.shared.listener.only_session().expect("a session"));
+        let sessions = sides.each_ref().map(|side| side.shared.watcher().only_session().expect("a session"));
         for socket in sessions[leaves].lock().expect("not poisoned").descriptors() {
             shutdown(socket.as_raw_fd(), Shutdown::Both).expect("shutdown");
         }
@@ -451,13 +499,13 @@ fn the_end_arrives_although_the_socket_broke() {
         let mut done = 0;
         let began = Instant::now();
         while leaving.fill(0, Span::of(&[4u8; 64]), (1, 6), &mut done).is_ok_and(|sent| sent.is_pending()) {
-            sides.iter().for_each(|side| side.shared.listener.serve());
+            sides.iter().for_each(serve);
             let _ = leaving.progress();
             assert!(began.elapsed() < Duration::from_secs(10));
         }
         drop(leaving);
         while staying.progress().expect("progress") == PeerState::Open {
-            sides.iter().for_each(|side| side.shared.listener.serve());
+            sides.iter().for_each(serve);
             assert!(began.elapsed() < Duration::from_secs(10), "leaving side {leaves}");
         }
         assert_eq!(staying.counter(CounterKind::Ready).value(), 1);
@@ -469,17 +517,17 @@ fn the_end_arrives_although_the_socket_broke() {
 fn a_peer_that_does_not_come_back_is_an_error() {
     let Pair { sides, up: [mut caller, callee] } = Pair::new(64);
     let [near, far] = sides;
-    let theirs = far.shared.listener.only_session().expect("a session");
+    let theirs = far.shared.watcher().only_session().expect("a session");
     for socket in theirs.lock().expect("not poisoned").descriptors() {
         shutdown(socket.as_raw_fd(), Shutdown::Both).expect("shutdown");
     }
     // As if its process had died: nothing says that it ends.
     std::mem::forget(callee);
-    let there = far.shared.listener.here;
-    far.shared.listener.hang_up();
+    let there = far.shared.watcher().here;
+    far.shared.watcher().hang_up();
     let began = Instant::now();
     let state = loop {
-        near.shared.listener.serve();
+        serve(&near);
         let state = caller.progress().expect("progress");
         if state == PeerState::Closed || began.elapsed() > Duration::from_secs(20) {
             break state;
