@@ -434,6 +434,7 @@ impl Links {
             Ok(PeerState::Closed) | Err(TransportError::PeerClosed { .. }) => {
                 up.closed = true;
                 self.readiness.forget_all([&*up.connection]);
+                return Ok(());
             }
             Err(error) => return Err(Broken { peer: *peer, error }),
         }
@@ -503,7 +504,8 @@ impl Links {
         for number in messages {
             let LinkState::Up(up) = &mut table[*number].state else { continue };
             let is_wanted = || wanted.iter().any(|wanted| wanted.link == *number && wanted.sends);
-            let sends = !up.closed && (!up.connection.is_flushed() || is_wanted());
+            let may_send = || !up.connection.is_flushed() || is_wanted();
+            let sends = !up.closed && may_send() && up.connection.waits_for_room();
             if std::mem::replace(&mut up.watches_room, sends) != sends {
                 readiness.watch_room(&*up.connection, sends);
             }

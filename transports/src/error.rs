@@ -80,7 +80,8 @@ pub enum TransportError {
     },
     /// Every way to the peer broke, and none has come back for too long.
     #[error(
-        "{transport}: the connection to {address} has been cut for {seconds} s: {why}; {calling}; look at the network between the          two hosts, and at whether the peer's process is still there"
+        "{transport}: the connection to {address} has been cut for {seconds} s: {why}; {calling}; look at the network \
+         between the two hosts, and at whether the peer's process is still there"
     )]
     Cut {
         /// [`crate::Transport::name`].

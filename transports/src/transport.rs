@@ -259,6 +259,12 @@ pub trait Connection: Send {
         true
     }
 
+    /// Whether room to write on [`Connection::wake`] is what a `Pending` put, or what is not flushed, waits for. `false` while a
+    /// connection waits for something else, such as being mended.
+    fn waits_for_room(&self) -> bool {
+        true
+    }
+
     /// Moves what is under way in both directions. A mapped connection has nothing to do. Never blocks.
     ///
     /// # Errors

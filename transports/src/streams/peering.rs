@@ -169,16 +169,20 @@ impl Peering {
         }
     }
 
-    /// A path is there. Whether it is taken: one of an epoch that has passed is not, and is to be closed.
-    pub(crate) fn opened(&mut self, path: Path, now: Duration) -> bool {
-        let Some(way) = self.way(path) else { return false };
-        let is_awaited = match way.state {
+    /// Whether [`Peering::opened`] would take a path: one of an epoch that has passed, or is open already, it would not.
+    pub(crate) fn expects(&self, path: Path) -> bool {
+        self.ways.get(usize::from(path.number)).is_some_and(|way| match way.state {
             State::Dialling => way.epoch == path.epoch,
             State::Open | State::Closed => way.epoch < path.epoch,
-        };
-        if !is_awaited {
+        })
+    }
+
+    /// A path is there. Whether it is taken; if not, it is to be closed.
+    pub(crate) fn opened(&mut self, path: Path, now: Duration) -> bool {
+        if !self.expects(path) {
             return false;
         }
+        let Some(way) = self.way(path) else { return false };
         if way.state == State::Open {
             // The other side has found the one before broken.
             let before = Path { epoch: way.epoch, ..path };

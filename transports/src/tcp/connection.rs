@@ -47,15 +47,18 @@ impl TcpConnection {
         let session = Session::new(beginning, [ready.clone(), credit.clone()]);
         let id = session.id;
         let session = Arc::new(Mutex::new(session));
-        listeners.iter().for_each(|listener| listener.enrol(id, &session));
+        // Before a listener may look after it.
         lock(&session).begin(path, socket);
+        listeners.iter().for_each(|listener| listener.enrol(id, &session));
         for listener in &*listeners {
             if let Some(expected) = listener.desk().expected.get_mut(&nonce) {
                 (expected.session, expected.waker) = (Some(id), None);
             }
         }
         let (watched, version) = {
-            let session = lock(&session);
+            let mut session = lock(&session);
+            // What came before that.
+            session.tend();
             (session.descriptors(), session.version)
         };
         Self {
@@ -136,6 +139,10 @@ impl Connection for TcpConnection {
         lock(&self.session).deferred_credits()
     }
 
+    fn waits_for_room(&self) -> bool {
+        lock(&self.session).waits_for_room()
+    }
+
     fn progress(&mut self) -> Result<PeerState, TransportError> {
         let mut session = lock(&self.session);
         let state = session.progress();
@@ -172,7 +179,7 @@ impl Drop for TcpConnection {
             session.is_over()
         };
         if !is_over {
-            self.listeners[0].lingering().push(self.job, Arc::clone(&self.session));
+            self.listeners[0].linger(self.job, Arc::clone(&self.session));
         }
     }
 }

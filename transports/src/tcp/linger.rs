@@ -75,7 +75,8 @@ impl Lingering {
 impl Last {
     fn is_done(&self) -> bool {
         let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
-        session.progress().is_err() || session.is_over()
+        session.tend();
+        session.is_over()
     }
 }
 

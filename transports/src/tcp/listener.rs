@@ -7,12 +7,12 @@
 //! their ranks are not in calls are mended when the listener is served. Absent: what becomes of a caller
 //! ([`super::TcpConnecting`], [`super::session`]).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use consort_memory::Waker;
@@ -40,12 +40,14 @@ pub struct Listener {
     watch: Epoll,
     sessions: Mutex<HashMap<u64, Weak<Mutex<Session>>>>,
     /// Sessions that are to be mended; the bell rings when there is one more.
-    broken: AtomicUsize,
+    broken: Mutex<HashSet<u64>>,
     bell: EventFd,
 }
 
 /// What the bell is among the sessions.
 const BELL: u64 = u64::MAX;
+/// Calls that wait for one endpoint.
+const CALLERS_MAX: usize = 2 * LISTENERS_MAX;
 /// Sockets that one look finds broken.
 const BREAKS_MAX: usize = 64;
 
@@ -71,13 +73,15 @@ pub(super) struct Expected {
     pub(super) callers: Vec<Caller>,
     /// What is rung when one comes.
     pub(super) waker: Option<u64>,
+    /// Set when one comes.
+    called: Arc<AtomicBool>,
     /// What it has become.
     pub(super) session: Option<u64>,
 }
 
 impl Expected {
-    pub(super) fn new(job: JobName) -> Self {
-        Self { job, callers: Vec::new(), waker: None, session: None }
+    pub(super) fn new(job: JobName, called: Arc<AtomicBool>) -> Self {
+        Self { job, callers: Vec::new(), waker: None, called, session: None }
     }
 }
 
@@ -139,7 +143,7 @@ impl Listener {
             lingering: Mutex::default(),
             watch,
             sessions: Mutex::default(),
-            broken: AtomicUsize::new(0),
+            broken: Mutex::default(),
             bell,
         })
     }
@@ -157,11 +161,12 @@ impl Listener {
         self.sessions().remove(&id);
     }
 
-    /// Notices when a session's socket breaks.
-    pub(super) fn watch(&self, socket: &OwnedFd, session: u64) {
+    /// Notices from now on when a session's socket breaks, and when it has room, if that is asked for.
+    pub(super) fn watch(&self, socket: &OwnedFd, session: u64, room: bool) {
+        let room = if room { EpollFlags::EPOLLOUT } else { EpollFlags::empty() };
+        let mut event = EpollEvent::new(EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET | room, session);
         // Where the system refuses, the next call on that session notices.
-        let _ =
-            self.watch.add(socket, EpollEvent::new(EpollFlags::EPOLLRDHUP | EpollFlags::EPOLLET, session));
+        let _ = self.watch.add(socket, event).or_else(|_| self.watch.modify(socket, &mut event));
     }
 
     /// By hand, as closing does not do it while a forked child has the socket too.
@@ -169,17 +174,32 @@ impl Listener {
         let _ = self.watch.delete(socket);
     }
 
-    /// One session more is to be mended, or one less.
-    pub(super) fn count_broken(&self, more: bool) {
-        if more {
-            self.broken.fetch_add(1, Ordering::Relaxed);
-            let _ = self.bell.write(1);
+    fn broken(&self) -> MutexGuard<'_, HashSet<u64>> {
+        self.broken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A session is to be mended, or is so no longer.
+    pub(super) fn count_broken(&self, session: u64, is_broken: bool) {
+        if is_broken {
+            self.broken().insert(session);
+            self.ring();
         } else {
-            self.broken.fetch_sub(1, Ordering::Relaxed);
+            self.broken().remove(&session);
         }
     }
 
-    /// Sessions whose sockets have broken, or all of them where some are to be mended.
+    /// Has the listener served, by its descriptor.
+    fn ring(&self) {
+        let _ = self.bell.write(1);
+    }
+
+    /// Takes over the session of a job's connection.
+    pub(super) fn linger(&self, job: JobName, session: Arc<Mutex<Session>>) {
+        self.lingering().push(job, session);
+        self.ring();
+    }
+
+    /// Sessions whose sockets have broken, and those that are to be mended.
     fn to_be_mended(&self) -> Vec<u64> {
         let mut events = [EpollEvent::empty(); BREAKS_MAX];
         let found = self.watch.wait(&mut events, EpollTimeout::ZERO).unwrap_or(0);
@@ -187,9 +207,7 @@ impl Listener {
         if ids.contains(&BELL) {
             let _ = self.bell.read();
         }
-        if self.broken.load(Ordering::Relaxed) > 0 {
-            ids.extend(self.sessions().keys());
-        }
+        ids.extend(self.broken().iter());
         ids
     }
 
@@ -199,7 +217,7 @@ impl Listener {
         let find = |id: &u64| self.sessions().get(id).and_then(Weak::upgrade);
         for session in ids.iter().filter_map(find) {
             // What it finds, its connection says in the next call.
-            let _ = session.lock().unwrap_or_else(PoisonError::into_inner).progress();
+            session.lock().unwrap_or_else(PoisonError::into_inner).tend();
         }
     }
 
@@ -252,7 +270,7 @@ impl Service for Listener {
     }
 
     fn has_chores(&self) -> bool {
-        self.broken.load(Ordering::Relaxed) > 0 || !self.lingering().is_empty()
+        !self.broken().is_empty() || !self.lingering().is_empty()
     }
 }
 
@@ -279,8 +297,16 @@ fn receive(
         return None;
     };
     // The latest counts: an earlier one of the same caller has been given up by it.
-    expected.callers.retain(|caller| caller.meeting.path.number != meeting.path.number);
+    let is_same = |other: &Meeting| {
+        (other.caller, other.path.number) == (meeting.caller, meeting.path.number)
+            && other.path.epoch <= meeting.path.epoch
+    };
+    expected.callers.retain(|caller| !is_same(&caller.meeting));
+    if expected.callers.len() == CALLERS_MAX {
+        expected.callers.remove(0);
+    }
     expected.callers.push(Caller { meeting, socket });
+    expected.called.store(true, Ordering::Release);
     expected.waker.into_iter().for_each(Waker::ring);
     expected.session
 }

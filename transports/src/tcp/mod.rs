@@ -3,8 +3,7 @@
 //! Invariant: a socket carries frames only after both sides proved that they know the key, and that they mean this very
 //! pair of endpoints; until then a stranger costs what [`crate::reception`] allows. One side connects, as
 //! [`Layout::calls`] says, or else the one with the smaller nonce; the other accepts. Absent: encryption (the key keeps
-//! strangers and mistakes out, not an attacker who rewrites packets on the way), finding out that a machine vanished
-//! without a word, threads.
+//! strangers and mistakes out, not an attacker who rewrites packets on the way), threads.
 
 mod call;
 mod connection;
@@ -20,6 +19,7 @@ mod wire;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
 use consort_memory::{ForkStamp, Mapping, Waker};
@@ -98,14 +98,16 @@ impl Transport for Tcp {
         let nonce = nonce(NAME)?;
         let mailbox =
             Mapping::anonymous(layout.mailbox_bytes).map_err(|error| TransportError::memory(NAME, error))?;
+        let called = Arc::default();
         for listener in &*self.shared.listeners {
-            listener.desk().expected.insert(nonce, Expected::new(self.shared.key.job));
+            let expected = Expected::new(self.shared.key.job, Arc::clone(&called));
+            listener.desk().expected.insert(nonce, expected);
         }
         let sockets = self.shared.listeners.iter().map(|listener| listener.here).collect();
         let place = Place { sockets, nonce, mailbox_bytes: layout.mailbox_bytes as u64 };
         Ok(Box::new(TcpEndpoint {
             address: Address { transport: NAME.into(), bytes: place.encode() },
-            expectation: Expectation { listeners: Arc::clone(&self.shared.listeners), nonce },
+            expectation: Expectation { listeners: Arc::clone(&self.shared.listeners), nonce, called },
             shared: Arc::clone(&self.shared),
             mailbox,
             calls: layout.calls,
@@ -198,11 +200,18 @@ fn ways(here: &[SocketAddr], there: &[SocketAddr]) -> Vec<(IpAddr, SocketAddr)> 
 struct Expectation {
     listeners: Arc<[Arc<Listener>]>,
     nonce: Nonce,
+    /// Whether a peer has called since that was looked at.
+    called: Arc<AtomicBool>,
 }
 
 impl Expectation {
+    fn is_called(&self) -> bool {
+        self.called.load(Ordering::Acquire)
+    }
+
     /// Who called.
     fn take_callers(&self) -> Vec<Caller> {
+        self.called.store(false, Ordering::Release);
         let take = |listener: &Arc<Listener>| {
             let mut desk = listener.desk();
             desk.expected.get_mut(&self.nonce).map(|expected| std::mem::take(&mut expected.callers))
@@ -440,10 +449,12 @@ impl Tcp {
     /// A connection on this socket, whose peer called.
     fn hostile(&self, socket: OwnedFd, mailbox_bytes: usize) -> TcpConnection {
         let nonce = nonce(NAME).expect("random bytes");
-        self.shared.watcher().desk().expected.insert(nonce, Expected::new(self.shared.key.job));
+        let called = Arc::default();
+        let expected = Expected::new(self.shared.key.job, Arc::clone(&called));
+        self.shared.watcher().desk().expected.insert(nonce, expected);
         let here = self.shared.watcher().here.ip();
         let beginning = Beginning {
-            expectation: Expectation { listeners: Arc::clone(&self.shared.listeners), nonce },
+            expectation: Expectation { listeners: Arc::clone(&self.shared.listeners), nonce, called },
             key: self.shared.key.clone(),
             peer: [1; 16],
             peer_mailbox_bytes: mailbox_bytes,

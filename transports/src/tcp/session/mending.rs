@@ -1,8 +1,8 @@
 //! Sockets of a session that break, and calls that replace them.
 //!
 //! Invariant: the side that called first calls again, and it alone takes a socket for broken that only stands still: what the
-//! other side closes without a word, while the link is down, this side might never hear of. A session without a path for
-//! [`PATIENCE`] is lost; the operation's own deadline may come before.
+//! other side closes without a word, while the link is down, this side might never hear of. A session that a call has waited for
+//! without a path for [`PATIENCE`] is lost; the operation's own deadline may come before.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -23,12 +23,14 @@ use crate::streams::{Order, Path};
 
 /// How long a session may be without a path.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a call may take before it is given up for another: the system would send its first packet again after a second.
-const CALL_PATIENCE: Duration = Duration::from_millis(250);
+/// How long a call may take before it is given up for another, at first and at most: the system would send its first packet again after
+/// a second. Each that comes to nothing gives the next twice as long.
+pub(super) const CALL_PATIENCE: Duration = Duration::from_millis(250);
+const CALL_PATIENCE_MAX: Duration = Duration::from_secs(2);
 /// How long a peer's listener may refuse calls before its process counts as gone.
 const REFUSED_MAX: Duration = Duration::from_secs(1);
 /// Looks that bring nothing between two looks at the clock.
-const LOOKS: u32 = 64;
+const LOOKS: u32 = 16;
 /// How long nothing may come before a socket is asked whether it stands still, and how often it then has something to
 /// carry that shows it.
 const PROBE: Duration = Duration::from_millis(300);
@@ -44,6 +46,8 @@ pub(in super::super) struct Broke {
     calling: Option<String>,
     /// Since when the peer's listener refuses calls.
     refused: Option<Duration>,
+    /// Since when a call of this rank waits for a path.
+    waited: Option<Duration>,
 }
 
 impl Session {
@@ -68,6 +72,10 @@ impl Session {
 
     /// A socket is there, for a path whose turn it may be.
     pub(super) fn open(&mut self, path: Path, descriptor: OwnedFd) {
+        // One that was called before the present one, or twice.
+        if !self.peering.expects(path) {
+            return;
+        }
         let _ = setsockopt(&descriptor, sockopt::TcpNoDelay, &true);
         keep_alive(&descriptor);
         // What came on the one before it.
@@ -75,14 +83,13 @@ impl Session {
             self.drain(before);
         }
         let socket = Socket::new(descriptor, path);
-        self.expectation.watcher().watch(&socket.descriptor, self.id);
+        self.expectation.watcher().watch(&socket.descriptor, self.id, self.broke.is_some());
         self.sockets.push(socket);
         self.version += 1;
+        self.call_patience = CALL_PATIENCE;
         let now = self.now();
         let is_taken = self.peering.opened(path, now);
-        if !is_taken {
-            self.forget(path);
-        }
+        debug_assert!(is_taken, "it was expected");
         self.carry_out();
         self.note_whole();
     }
@@ -132,12 +139,12 @@ impl Session {
     fn note_broken(&mut self, why: String) {
         let now = self.now();
         let is_cut = self.sockets.is_empty();
-        let nothing = Broke { since: now, why: String::new(), calling: None, refused: None };
+        let nothing = Broke { since: now, why: String::new(), calling: None, refused: None, waited: None };
         let broke = self.broke.get_or_insert(nothing);
         broke.why = why;
         // The last one broke.
         if is_cut {
-            (broke.since, broke.refused) = (now, None);
+            (broke.since, broke.refused, broke.waited) = (now, None, None);
         }
         self.end_queued = false;
     }
@@ -153,9 +160,15 @@ impl Session {
                 "a socket was replaced; what was missing is sent again"
             );
         }
-        let is_counted = !is_whole && !self.ended && !self.is_lost && self.wrong.is_none();
+        // What was to be sent again goes out although the rank is in no call.
+        let is_useful = !self.ended && !self.is_lost && self.wrong.is_none();
+        let is_counted = is_useful && (!is_whole || (self.is_counted && !self.is_flushed()));
         if std::mem::replace(&mut self.is_counted, is_counted) != is_counted {
-            self.expectation.watcher().count_broken(is_counted);
+            let watcher = self.expectation.watcher();
+            watcher.count_broken(self.id, is_counted);
+            if !is_counted {
+                self.sockets.iter().for_each(|socket| watcher.watch(&socket.descriptor, self.id, false));
+            }
         }
     }
 
@@ -215,28 +228,42 @@ impl Session {
     }
 
     /// Calls again and takes the peer's calls where sockets are missing; else finds out whether they stand still.
-    pub(super) fn mend(&mut self, has_come: bool) {
-        if self.is_whole() && self.calling.is_empty() {
-            if has_come {
-                self.idle_since = None;
-            } else {
+    pub(super) fn mend(&mut self, has_come: bool, in_call: bool) {
+        // The peer may have found a socket broken that seems to be there.
+        if self.expectation.is_called() {
+            self.take_callers();
+        }
+        if has_come {
+            self.idle_since = None;
+        }
+        if self.is_whole() && !self.is_counted {
+            if !has_come {
                 self.look_at_the_clock();
             }
             return;
         }
-        self.take_callers();
         let now = self.now();
-        if !self.closing || !self.ended {
-            self.peering.tick(now);
+        if now.saturating_sub(self.looked_at) >= PROBE {
+            self.looked_at = now;
+            self.find_standing();
         }
+        self.peering.tick(now);
         self.carry_out();
         self.poll_calls(now);
         self.carry_out();
         self.pump(None);
-        let patience = self.patience;
-        let is_lost = |broke: &Broke| now.saturating_sub(broke.since) >= patience;
-        self.is_lost |= self.peering.is_cut() && self.broke.as_ref().is_some_and(is_lost);
+        self.give_up(now, in_call);
         self.note_whole();
+    }
+
+    /// The session is lost where a call of this rank has waited for long enough: nothing is lost while nothing is waited for.
+    fn give_up(&mut self, now: Duration, in_call: bool) {
+        let carries = self.sockets.iter().any(|socket| self.peering.is_open(socket.path));
+        let patience = self.patience;
+        if let Some(broke) = self.broke.as_mut().filter(|_| in_call && !carries) {
+            let waited = *broke.waited.get_or_insert(now);
+            self.is_lost |= now.saturating_sub(waited) >= patience;
+        }
     }
 
     /// The peer's calls.
@@ -259,10 +286,13 @@ impl Session {
             let (caller, callee) = (self.expectation.nonce, self.peer);
             match call.poll(&self.key, &Meeting { caller, callee, path }) {
                 Ok(Poll::Ready(())) => self.open(path, call.into_socket()),
-                Ok(Poll::Pending) if now.saturating_sub(since) < CALL_PATIENCE => {
+                Ok(Poll::Pending) if now.saturating_sub(since) < self.call_patience => {
                     self.calling.push((path, call, since));
                 }
-                Ok(Poll::Pending) => self.not_opened(path, CallError::Unreachable(Errno::ETIMEDOUT)),
+                Ok(Poll::Pending) => {
+                    self.call_patience = (self.call_patience * 2).min(CALL_PATIENCE_MAX);
+                    self.not_opened(path, CallError::Unreachable(Errno::ETIMEDOUT));
+                }
                 Err(error) => self.not_opened(path, error),
             }
         }
@@ -272,16 +302,11 @@ impl Session {
     /// sends anything at all, it is given a word now and then.
     fn look_at_the_clock(&mut self) {
         self.looks = self.looks.wrapping_add(1);
-        if !self.calls || !self.looks.is_multiple_of(LOOKS) {
+        if !self.calls || (self.idle_since.is_some() && !self.looks.is_multiple_of(LOOKS)) {
             return;
         }
         let now = self.now();
-        if now.saturating_sub(*self.idle_since.get_or_insert(now)) < PROBE {
-            return;
-        }
-        let stands_still = |socket: &Socket| retransmits(socket).is_some_and(|times| times >= RETRANSMITS);
-        if let Some(at) = self.sockets.iter().position(stands_still) {
-            self.broke_at(at, Some(Errno::ETIMEDOUT));
+        if now.saturating_sub(*self.idle_since.get_or_insert(now)) < PROBE || self.find_standing() {
             return;
         }
         let word = self.peering.word(STREAM);
@@ -295,6 +320,13 @@ impl Session {
         }
         self.idle_since = Some(now);
         self.pump(None);
+    }
+
+    /// Whether a socket stands still, which is then closed: on the side that can replace it.
+    fn find_standing(&mut self) -> bool {
+        let stands_still = |socket: &Socket| retransmits(socket).is_some_and(|times| times >= RETRANSMITS);
+        let found = self.sockets.iter().position(stands_still).filter(|_| self.calls);
+        found.inspect(|at| self.broke_at(*at, Some(Errno::ETIMEDOUT))).is_some()
     }
 
     /// Why the session is lost.
@@ -318,7 +350,7 @@ impl Drop for Session {
         let watcher = self.expectation.watcher();
         self.sockets.iter().for_each(|socket| watcher.unwatch(&socket.descriptor));
         if self.is_counted {
-            watcher.count_broken(false);
+            watcher.count_broken(self.id, false);
         }
         self.expectation.listeners.iter().for_each(|listener| listener.dismiss_session(self.id));
     }

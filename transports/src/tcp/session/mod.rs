@@ -52,6 +52,8 @@ const CREDITS_DEFERRED_MAX: u64 = 1;
 const IDLE_LOOKS: u32 = 2;
 
 const NOTHING: &[u8] = &[];
+/// Turns of a session whose rank is in no call, at a time.
+const TENDS_MAX: usize = 256;
 /// What the next session is called: by all listeners that serve it.
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
@@ -104,6 +106,10 @@ pub(super) struct Session {
     /// Looks that brought nothing on sockets that are all open, and since when.
     looks: u32,
     idle_since: Option<Duration>,
+    /// When sockets were last asked whether they stand still, while some are to be mended.
+    looked_at: Duration,
+    /// How long a call may take.
+    call_patience: Duration,
 
     /// Nothing more is put, and the peer is to know it; whether the end was queued on a socket that is open.
     closing: bool,
@@ -153,6 +159,8 @@ impl Session {
             idle_looks: 0,
             looks: 0,
             idle_since: None,
+            looked_at: Duration::ZERO,
+            call_patience: mending::CALL_PATIENCE,
             closing: false,
             end_queued: false,
             torn: false,
@@ -409,18 +417,35 @@ impl Session {
                 self.sockets[at].queue(&Header::End(made, word).write());
                 self.peering.said(STREAM, path);
             }
-        } else if self.peering.owing().is_some() {
+        } else if self.sockets[at].is_flushed() && self.peering.owing().is_some() {
+            // A later word says all that this one would.
             self.sockets[at].queue(&Header::Word(word).write());
             self.peering.said(STREAM, path);
         }
     }
 
-    /// Moves what is under way, and mends what broke.
+    /// Moves what is under way, and mends what broke, for a call of this rank.
     pub(super) fn progress(&mut self) -> Result<PeerState, TransportError> {
         self.check()?;
         if self.ended {
             return Ok(PeerState::Closed);
         }
+        self.advance(true);
+        self.check()?;
+        Ok(if self.ended { PeerState::Closed } else { PeerState::Open })
+    }
+
+    /// The same where the rank is in no call: all that has come is read, so that a socket's end behind it is seen too.
+    pub(super) fn tend(&mut self) {
+        for _ in 0..TENDS_MAX {
+            if self.check_usable().is_err() || !self.advance(false) {
+                break;
+            }
+        }
+    }
+
+    /// Whether something has come.
+    fn advance(&mut self, in_call: bool) -> bool {
         let has_come = self.read();
         if has_come {
             self.idle_looks = 0;
@@ -431,9 +456,13 @@ impl Session {
             }
         }
         self.pump(None);
-        self.mend(has_come);
-        self.check()?;
-        Ok(if self.ended { PeerState::Closed } else { PeerState::Open })
+        self.mend(has_come, in_call);
+        has_come
+    }
+
+    /// Whether it is room on a socket that something waits for.
+    pub(super) fn waits_for_room(&self) -> bool {
+        self.sockets.iter().any(|socket| !socket.is_flushed())
     }
 
     /// Nothing more is put: what is left goes out, and then the end.
@@ -444,7 +473,7 @@ impl Session {
         if let Some(current) = self.current.take() {
             self.torn = !self.peering.stream(STREAM).0.give_up(current.fill);
         }
-        let _ = self.progress();
+        self.tend();
     }
 
     /// Whether a closed session has nothing more to do.

@@ -30,7 +30,7 @@ impl Session {
             let (came, ended) = self.read_socket(at, READS_MAX);
             has_come |= came;
             match ended {
-                Some(error) if self.is_reading() => self.broke_drained(at, error),
+                Some(error) if self.is_reading() => self.broke_at(at, error),
                 _ => at += 1,
             }
         }

@@ -10,6 +10,7 @@ use consort_testing::Random;
 use nix::sys::socket::{Shutdown, setsockopt, shutdown, sockopt};
 
 use super::super::connection::TcpConnection;
+use super::super::handshake::Meeting;
 use super::super::wire::HEADER_BYTES;
 use super::super::{Listener, Tcp};
 use super::*;
@@ -208,6 +209,13 @@ fn a_fill_is_one_message_and_takes_the_credits_along() {
     assert_eq!(rest, Header::End(3, credit(7)).write());
 }
 
+/// As if the peer had said that it has everything.
+fn acknowledge_all(connection: &TcpConnection) {
+    let mut session = session(connection);
+    let made = session.peering.stream(STREAM).0.made();
+    session.peering.stream(STREAM).0.acknowledge(made).expect("all of it was sent");
+}
+
 #[test]
 fn what_the_peers_system_has_is_not_copied_and_the_rest_is() {
     let (mut connection, mut peer) = attacked(64 << 20);
@@ -225,6 +233,15 @@ fn what_the_peers_system_has_is_not_copied_and_the_rest_is() {
     };
     put(&mut connection, &mut peer, COPIED_BYTES);
     assert_eq!(copied(&connection), [true], "short ones are");
+    // What its system has when it is asked.
+    let uncopied = (0..1000).find(|_| {
+        put(&mut connection, &mut peer, COPIED_BYTES + 1);
+        received(&mut peer);
+        let uncopied = copied(&connection).last() == Some(&false);
+        acknowledge_all(&connection);
+        uncopied
+    });
+    assert!(uncopied.is_some(), "everything is copied");
     // A peer that reads nothing: at some time its system takes nothing more.
     let full = (0..1000).find(|_| {
         let mut done = 0;
@@ -480,6 +497,99 @@ fn what_an_idle_rank_has_sent_is_sent_again() {
                     || pair.sockets(0).len() == 1
             );
         }
+    }
+}
+
+/// The same with more than a socket takes at once, and with what the sender itself has not read behind which the end is.
+#[test]
+fn an_idle_rank_sends_all_of_it_again() {
+    const FILL: usize = 1 << 20;
+    const FILLS: u64 = 24;
+    for sender in [0, 1] {
+        let mut pair = Pair::new(FILLS as usize * FILL);
+        let data = vec![5u8; FILL];
+        let mut unread = 0;
+        while pair.up[1 - sender].put(0, Span::of(&data[..1000]), &mut unread).expect("put").is_pending() {}
+        for fill in 0..FILLS {
+            let mut done = 0;
+            let at = fill as usize * FILL;
+            while pair.up[sender]
+                .fill(at, Span::of(&data), (fill + 1, 0), &mut done)
+                .expect("fill")
+                .is_pending()
+            {
+                pair.up[1 - sender].progress().expect("progress");
+            }
+        }
+        // The sender is in no call from here on; nor has it read.
+        pair.kill(sender, 1);
+        let began = Instant::now();
+        while pair.up[1 - sender].counter(CounterKind::Ready).value() < FILLS {
+            assert!(began.elapsed() < Duration::from_secs(20), "sender {sender}");
+            pair.serve();
+            pair.up[1 - sender].progress().expect("progress");
+        }
+    }
+}
+
+fn call(there: SocketAddr, key: &Key, meeting: &Meeting, epoch: u32) -> TcpStream {
+    let mut stream = TcpStream::connect(there).expect("a listener");
+    let meeting = Meeting { path: Path { number: 0, epoch }, ..*meeting };
+    stream.write_all(&key.hello(&meeting)).expect("a hello");
+    stream
+}
+
+/// A call of the peer's for a later epoch replaces a socket that this side finds nothing wrong with; what is called for an earlier
+/// one, or again, changes nothing.
+#[test]
+fn the_peers_later_call_counts_and_an_earlier_one_does_not() {
+    let mut pair = Pair::new(64);
+    let [caller, callee] = [0, 1].map(|side| pair.session(side).expect("a session"));
+    let (key, meeting, there) = {
+        let caller = caller.lock().expect("not poisoned");
+        let path = Path { number: 0, epoch: 3 };
+        let meeting = Meeting { caller: caller.expectation.nonce, callee: caller.peer, path };
+        (caller.key.clone(), meeting, caller.ways[0].1)
+    };
+    let call = |epoch| call(there, &key, &meeting, epoch);
+    let present = || {
+        let callee = callee.lock().expect("not poisoned");
+        callee.sockets.iter().map(|socket| socket.path.epoch).collect::<Vec<_>>()
+    };
+    assert_eq!(present(), [1]);
+    let began = Instant::now();
+    let _later = call(3);
+    while present() != [3] {
+        assert!(began.elapsed() < Duration::from_secs(10), "the call is not taken");
+        pair.serve();
+    }
+    for epoch in [1, 2, 3] {
+        let mut earlier = call(epoch);
+        earlier.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout");
+        // Welcome, perhaps, and then nothing more.
+        let mut answer = Vec::new();
+        while answer.len() <= 100 && began.elapsed() < Duration::from_secs(10) {
+            pair.serve();
+            let mut some = [0; 64];
+            match earlier.read(&mut some) {
+                Ok(0) => break,
+                Ok(bytes) => answer.extend_from_slice(&some[..bytes]),
+                Err(_) => {}
+            }
+        }
+        assert_eq!(present(), [3], "after a call for epoch {epoch}");
+    }
+    // The true caller comes back with a later one still.
+    let mut done = 0;
+    while pair.up[0].fill(0, Span::of(&[1u8; 8]), (1, 0), &mut done).expect("fill").is_pending()
+        || pair.up[1].counter(CounterKind::Ready).value() == 0
+    {
+        if done == 8 {
+            break;
+        }
+        pair.serve();
+        (0..2).for_each(|side| assert_eq!(pair.up[side].progress().expect("progress"), PeerState::Open));
+        assert!(began.elapsed() < Duration::from_secs(20), "the caller does not come back");
     }
 }
 
