@@ -532,6 +532,22 @@ fn an_idle_rank_sends_all_of_it_again() {
     }
 }
 
+/// The end of a socket lies behind bytes that an idle rank has not read; the peer, which may not call, waits for its call.
+#[test]
+fn an_end_behind_unread_bytes_is_seen() {
+    let mut pair = Pair::new(4096);
+    assert!(pair.up[1].put(0, Span::of(&[1u8; 1000]), &mut 0).expect("put").is_ready());
+    pair.kill(1, 1);
+    let began = Instant::now();
+    while !pair.sockets(1).is_empty() {
+        pair.up[1].progress().expect("progress");
+    }
+    while pair.sockets(1).is_empty() {
+        assert!(began.elapsed() < Duration::from_secs(10), "the idle side does not call");
+        pair.serve();
+    }
+}
+
 fn call(there: SocketAddr, key: &Key, meeting: &Meeting, epoch: u32) -> TcpStream {
     let mut stream = TcpStream::connect(there).expect("a listener");
     let meeting = Meeting { path: Path { number: 0, epoch }, ..*meeting };
