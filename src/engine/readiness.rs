@@ -81,7 +81,9 @@ impl Readiness {
     /// Watches a connection from now on. Whether it is watched; if not, it is to be put here before the next sleep.
     #[must_use]
     pub(super) fn watch(&self, connection: &dyn Connection) -> bool {
-        wakes(connection).fold(true, |all, wake| self.watch_one(wake) && all)
+        // Each of them, whatever became of those before.
+        let refused = wakes(connection).filter(|wake| !self.watch_one(*wake)).count();
+        refused == 0
     }
 
     fn watch_one(&self, wake: BorrowedFd<'_>) -> bool {

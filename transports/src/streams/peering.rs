@@ -14,7 +14,7 @@
 //! side has; so of a fragment two copies are never on the way. Nothing is sent on a path before the fence of its epochs before
 //! was heard. An epoch up to which either side has closed is never opened. What this side has closed and another path may still be
 //! needed to say is said on every path that opens. One side dials, always the same, and waits longer each time. Absent: how a path
-//! is found broken, and what follows when none comes back: the caller asks [`Peering::is_cut`].
+//! is found broken, and what follows when none comes back: that is the caller's.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -288,11 +288,6 @@ impl Peering {
         }
         self.close_up_to(path);
         Ok(())
-    }
-
-    /// Whether no path is open.
-    pub(crate) fn is_cut(&self) -> bool {
-        !self.ways.iter().any(|way| way.state == State::Open)
     }
 
     /// Whether fragments may be sent on a path.

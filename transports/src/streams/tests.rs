@@ -481,7 +481,7 @@ fn a_path_is_fenced_before_it_is_used_again() {
     let fence = |path| Fenced { path, arrived: Vec::new() };
     let at = Duration::from_secs(1);
     let mut peering = Peering::new(2, false);
-    assert!(peering.is_cut() && peering.next(path(0, 1)).is_none());
+    assert!(!peering.is_open(path(0, 1)) && peering.next(path(0, 1)).is_none());
     assert!(peering.opened(path(0, 1), at) && !peering.opened(path(0, 1), at), "an epoch opens once");
     assert!(peering.opened(path(1, 1), at) && !peering.opened(path(2, 1), at), "there are two");
     assert!(peering.is_open(path(0, 1)) && peering.order().is_none(), "the first has none before it");

@@ -72,7 +72,7 @@ impl Tcp {
     }
 
     /// The same at several listeners, each at an interface of its own: connections begin at the first, and have as many sockets as
-    /// both sides have listeners; [`LISTENERS_MAX`] of them are taken.
+    /// both sides have listeners; four at most are taken.
     ///
     /// # Errors
     /// As of [`Tcp::new`].

@@ -225,7 +225,7 @@ impl Socket {
         }
         let staged = &self.staging[self.staged.clone()];
         let Some((header, rest)) = staged.split_first_chunk::<HEADER_BYTES>() else {
-            self.to_front();
+            self.move_to_front();
             return Ok(None);
         };
         let mut frame_bytes = HEADER_BYTES;
@@ -235,7 +235,7 @@ impl Socket {
             Header::End(fills, word) => Item::End(fills, word),
             Header::Fence(path, fills, bitmaps) => {
                 let Some(bitmaps) = rest.get(..bitmaps * size_of::<u64>()) else {
-                    self.to_front();
+                    self.move_to_front();
                     return Ok(None);
                 };
                 frame_bytes += bitmaps.len();
@@ -247,7 +247,7 @@ impl Socket {
     }
 
     /// So that there is room for a whole frame.
-    fn to_front(&mut self) {
+    fn move_to_front(&mut self) {
         if self.staged.start > 0 {
             self.staging.copy_within(self.staged.clone(), 0);
             self.staged = 0..self.staged.len();

@@ -24,9 +24,10 @@ use crate::streams::{Order, Path};
 /// How long a session may be without a path.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a call may take before it is given up for another, at first and at most: the system would send its first packet again after
-/// a second. Each that comes to nothing gives the next twice as long.
+/// a second. Each that comes to nothing after the first [`QUICK_CALLS`] gives the next twice as long: an answer may take its time.
 pub(super) const CALL_PATIENCE: Duration = Duration::from_millis(250);
 const CALL_PATIENCE_MAX: Duration = Duration::from_secs(2);
+const QUICK_CALLS: u32 = 8;
 /// How long a peer's listener may refuse calls before its process counts as gone.
 const REFUSED_MAX: Duration = Duration::from_secs(1);
 /// Looks that bring nothing between two looks at the clock.
@@ -86,7 +87,7 @@ impl Session {
         self.expectation.watcher().watch(&socket.descriptor, self.id, self.broke.is_some());
         self.sockets.push(socket);
         self.version += 1;
-        self.call_patience = CALL_PATIENCE;
+        (self.call_patience, self.unanswered) = (CALL_PATIENCE, 0);
         let now = self.now();
         let is_taken = self.peering.opened(path, now);
         debug_assert!(is_taken, "it was expected");
@@ -290,7 +291,10 @@ impl Session {
                     self.calling.push((path, call, since));
                 }
                 Ok(Poll::Pending) => {
-                    self.call_patience = (self.call_patience * 2).min(CALL_PATIENCE_MAX);
+                    self.unanswered += 1;
+                    if self.unanswered > QUICK_CALLS {
+                        self.call_patience = (self.call_patience * 2).min(CALL_PATIENCE_MAX);
+                    }
                     self.not_opened(path, CallError::Unreachable(Errno::ETIMEDOUT));
                 }
                 Err(error) => self.not_opened(path, error),

@@ -39,7 +39,7 @@ use crate::streams::{Fenced, Fragment, Path, Peering, Ready};
 use crate::{CounterKind, PeerState, TransportError};
 pub(super) use mending::Broke;
 
-/// Where a session has several sockets, a fill is cut into fragments of at least so many bytes, and about this many.
+/// Where a session has several sockets, a fill is cut into about [`FRAGMENTS`], of at least this many bytes each.
 const FRAGMENT_BYTES_MIN: usize = 64 << 10;
 const FRAGMENTS: usize = 4;
 /// The longest fill: what one call of `put` writes at most, so that the other direction gets its turn.
@@ -108,8 +108,9 @@ pub(super) struct Session {
     idle_since: Option<Duration>,
     /// When sockets were last asked whether they stand still, while some are to be mended.
     looked_at: Duration,
-    /// How long a call may take.
+    /// How long a call may take, and how many have come to nothing in that time.
     call_patience: Duration,
+    unanswered: u32,
 
     /// Nothing more is put, and the peer is to know it; whether the end was queued on a socket that is open.
     closing: bool,
@@ -161,6 +162,7 @@ impl Session {
             idle_since: None,
             looked_at: Duration::ZERO,
             call_patience: mending::CALL_PATIENCE,
+            unanswered: 0,
             closing: false,
             end_queued: false,
             torn: false,
