@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use consort_memory::Span;
 
 use super::handshake::{HELLO_BYTES, Key, Meeting, Verdict};
-use super::wire::Header;
+use super::wire::{HEADER_BYTES, Header};
 use super::{Listener, Place, Tcp};
 use crate::fuzzing::{Input, Seen, Target, fuzz};
 use crate::streams::{Fragment, Path, Ready, Word};
@@ -105,7 +105,7 @@ fn frames_land_in_the_mailbox_or_are_refused() {
         ],
         vec![put(1, 0, &[], Some(7)), put(0, 0, &[3; 40], None), put(0, 0, &[3; 40], None)],
         vec![fence.to_vec(), vec![1; 8]],
-        vec![put(0, 0, &[3; 999], None)[..80].to_vec(), vec![3; 998], vec![4]],
+        vec![put(0, 0, &[3; 999], None)[..HEADER_BYTES].to_vec(), vec![3; 998], vec![4]],
     ];
     fuzz(&STREAM, originals, stream);
 }

@@ -31,7 +31,7 @@ use nix::sys::socket::{Shutdown, shutdown};
 use super::call::Call;
 use super::handshake::Key;
 use super::socket::Socket;
-use super::wire::{Header, STREAM};
+use super::wire::{Header, PLACE_MAX, STREAM};
 use super::{Expectation, NAME};
 use crate::mapped::check_bounds;
 use crate::segment::Nonce;
@@ -216,7 +216,7 @@ impl Session {
         ready: Option<Ready>,
         done: &mut usize,
     ) -> Result<Poll<()>, TransportError> {
-        check_bounds(NAME, offset, bytes.len(), self.peer_mailbox_bytes)?;
+        check_bounds(NAME, offset, bytes.len(), self.peer_mailbox_bytes.min(PLACE_MAX))?;
         self.check_usable()?;
         let left = bytes.len() - *done;
         let piece = left.min(FILL_BYTES_MAX);
