@@ -41,8 +41,8 @@ pub(crate) struct Outbound {
     spare: Vec<Vec<u8>>,
 }
 
-/// Copies whose memory is kept for the next ones: as many as are under way where slots are longest.
-const SPARE_MAX: usize = 16;
+/// Copies whose memory is kept for the next ones: as many as slots are under way.
+const SPARE_MAX: usize = 4;
 
 impl Outbound {
     /// One more fill of `bytes` bytes at `offset` of the reader's mailbox, in fragments of about `fragment_bytes`; its number.
