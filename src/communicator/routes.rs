@@ -77,7 +77,11 @@ impl Routes for ProcessRoutes {
         let failed = |error| link_error(group.rank, rank, error);
         let mut listening = vec![self.shared.listening(ip, self.ports).map_err(failed)?];
         for further in further_interfaces(ip) {
-            listening.push(self.shared.listening(further, self.ports).map_err(failed)?);
+            match self.shared.listening(further, self.ports) {
+                Ok(further) => listening.push(further),
+                // The first carries everything then.
+                Err(error) => tracing::warn!("a further interface is not used: {error}"),
+            }
         }
         let listeners = listening.iter().map(|listening| listening.listener.clone()).collect();
         let tcp = Arc::new(Tcp::over(listeners, group.member.key).map_err(failed)?);

@@ -20,7 +20,7 @@ use consort_transports::{
 };
 
 use super::packets::letters::Letters;
-use super::readiness::Readiness;
+use super::readiness::{self, Readiness};
 use super::real_io::Broken;
 use super::routes::Routes;
 use crate::Rank;
@@ -124,8 +124,8 @@ pub(crate) struct Up {
     /// Scaled or finished bytes on their way through a link that only takes ready ones.
     pub(crate) bounce: Vec<u8>,
     pub(crate) closed: bool,
-    /// Whether room to send on the connection wakes the rank.
-    watches_room: bool,
+    /// Those of the connection's descriptors whose room to send wakes the rank, as bits.
+    watches_room: u64,
 }
 
 impl Up {
@@ -138,7 +138,7 @@ impl Up {
             filled_slot_bytes: 0,
             bounce: Vec::new(),
             closed: false,
-            watches_room: false,
+            watches_room: 0,
         }
     }
 }
@@ -441,7 +441,7 @@ impl Links {
         let readiness = &self.readiness;
         if up.connection.has_new_wake(&mut |before| readiness.forget(before)) {
             // Only of what is readable.
-            up.watches_room = false;
+            up.watches_room = 0;
             let is_watched = readiness.watch(&*up.connection);
             self.unwatched.extend((!is_watched).then_some(number));
         }
@@ -504,10 +504,10 @@ impl Links {
         for number in messages {
             let LinkState::Up(up) = &mut table[*number].state else { continue };
             let is_wanted = || wanted.iter().any(|wanted| wanted.link == *number && wanted.sends);
-            let may_send = || !up.connection.is_flushed() || is_wanted();
-            let sends = !up.closed && may_send() && up.connection.waits_for_room();
-            if std::mem::replace(&mut up.watches_room, sends) != sends {
-                readiness.watch_room(&*up.connection, sends);
+            let may_send = !up.closed && (!up.connection.is_flushed() || is_wanted());
+            let rooms = if may_send { readiness::rooms(&*up.connection) } else { 0 };
+            if std::mem::replace(&mut up.watches_room, rooms) != rooms {
+                readiness.watch_room(&*up.connection, rooms);
             }
         }
     }

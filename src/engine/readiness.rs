@@ -67,6 +67,12 @@ pub(crate) enum Count {
     Woken,
 }
 
+/// Those of a connection's descriptors whose room is waited for, as bits.
+pub(super) fn rooms(connection: &dyn Connection) -> u64 {
+    let waits = |at: usize| u64::from(connection.waits_for_room(at)) << at;
+    (0..wakes(connection).count()).map(waits).sum()
+}
+
 /// The descriptors of a connection.
 fn wakes(connection: &dyn Connection) -> impl Iterator<Item = BorrowedFd<'_>> {
     (0..).map_while(|at| connection.wake_at(at))
@@ -114,9 +120,11 @@ impl Readiness {
         is_put
     }
 
-    /// Whether room to send wakes too.
-    pub(super) fn watch_room(&self, connection: &dyn Connection, sends: bool) {
-        wakes(connection).for_each(|wake| self.watch_room_of(wake, sends));
+    /// Whether room to send wakes too, as bits of the connection's descriptors.
+    pub(super) fn watch_room(&self, connection: &dyn Connection, rooms: u64) {
+        for (at, wake) in wakes(connection).enumerate() {
+            self.watch_room_of(wake, rooms >> at & 1 == 1);
+        }
     }
 
     fn watch_room_of(&self, wake: BorrowedFd<'_>, sends: bool) {

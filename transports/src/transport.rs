@@ -259,9 +259,9 @@ pub trait Connection: Send {
         true
     }
 
-    /// Whether room to write on [`Connection::wake`] is what a `Pending` put, or what is not flushed, waits for. `false` while a
+    /// Whether room to write on this [`Connection::wake_at`] is what a `Pending` put, or what is not flushed, waits for. `false` while a
     /// connection waits for something else, such as being mended.
-    fn waits_for_room(&self) -> bool {
+    fn waits_for_room(&self, _at: usize) -> bool {
         true
     }
 

@@ -13,6 +13,8 @@ use super::unique_id::ADDRESSES_MAX;
 use consort_settings::environment::{Environment, Interfaces};
 use consort_types::error::{Error, Result};
 
+/// Further interfaces that data travels over: a transport takes four listeners.
+const FURTHER_MAX: usize = 3;
 /// Interfaces of bridges and tunnels inside the host: given to others only if nothing better is there.
 const INNER: [&str; 9] = ["docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "lxc", "tun"];
 
@@ -39,7 +41,7 @@ pub fn asked() -> Result<Vec<IpAddr>> {
 }
 
 /// An address of each further interface that `NCCL_SOCKET_IFNAME` names, beside the one that has `first`: of the same family, in the
-/// order of the names that the system gives. None where interfaces are left out or not named, and for the loopback.
+/// order that the system gives, three at most. None where interfaces are left out or not named, and for the loopback.
 pub fn further(first: IpAddr) -> Vec<IpAddr> {
     match Interfaces::asked(&Environment::of_process()) {
         Some(asked) if asked.names_them() => further_among(&found(), &asked, first.to_canonical()),
@@ -60,6 +62,7 @@ fn further_among(found: &[(String, IpAddr)], asked: &Interfaces, first: IpAddr) 
             further.push(*ip);
         }
     }
+    further.truncate(FURTHER_MAX);
     further
 }
 

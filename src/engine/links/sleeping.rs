@@ -18,7 +18,7 @@ impl Links {
         unwatched.retain(|number| match &mut table[*number].state {
             LinkState::Up(up) if !up.closed => {
                 // Only of what is readable.
-                up.watches_room = false;
+                up.watches_room = 0;
                 !readiness.watch(&*up.connection)
             }
             _ => false,

@@ -176,6 +176,10 @@ impl Planning {
 
     /// The longest slot of an algorithm's connections.
     pub(crate) fn longest_slot(&self, algorithm: Algorithm) -> usize {
+        // A rank may send to all others, and has a mailbox for each.
+        if algorithm.is_pair() && self.machine.ranks > MESSAGE_RANKS_FEW {
+            return SLOT_BYTES_MAX;
+        }
         match (self.is_wide(algorithm), self.far_slot() > 0) {
             (false, false) => SLOT_BYTES_MAX,
             (true, false) => WIDE_SLOT_BYTES_MAX,

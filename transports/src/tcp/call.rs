@@ -9,7 +9,8 @@ use std::task::Poll;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, getsockopt, socket, sockopt,
+    AddressFamily, Shutdown, SockFlag, SockType, SockaddrStorage, bind, connect, getsockopt, shutdown,
+    socket, sockopt,
 };
 
 use super::handshake::{ANSWER_BYTES, Key, Meeting, Verdict};
@@ -74,6 +75,13 @@ impl Call {
             Some(Verdict::Gone) => Err(CallError::Gone),
             None => Err(CallError::Unauthorised),
         }
+    }
+
+    /// Gives it up: its system takes nothing more. Whether the peer has bidden it welcome before that: it may have sent something, and
+    /// hold it for arrived.
+    pub(super) fn is_answered_after_all(&mut self, key: &Key, meeting: &Meeting) -> bool {
+        let _ = shutdown(self.socket.as_raw_fd(), Shutdown::Both);
+        self.answer.is_some() && matches!(self.poll(key, meeting), Ok(Poll::Ready(())))
     }
 
     pub(super) fn into_socket(self) -> OwnedFd {

@@ -139,8 +139,8 @@ impl Connection for TcpConnection {
         lock(&self.session).deferred_credits()
     }
 
-    fn waits_for_room(&self) -> bool {
-        lock(&self.session).waits_for_room()
+    fn waits_for_room(&self, at: usize) -> bool {
+        self.watched.get(at).is_some_and(|socket| lock(&self.session).waits_for_room(socket))
     }
 
     fn progress(&mut self) -> Result<PeerState, TransportError> {

@@ -16,7 +16,7 @@ use super::super::call::{Call, CallError};
 use super::super::handshake::{Meeting, Verdict};
 use super::super::socket::Socket;
 use super::super::wire::{self, Header, STREAM};
-use super::super::{NAME, send_small};
+use super::super::{LISTENERS_MAX, NAME, send_small};
 use super::Session;
 use crate::TransportError;
 use crate::streams::{Order, Path};
@@ -45,8 +45,8 @@ pub(in super::super) struct Broke {
     /// Why the last socket broke, and what came of the last call.
     why: String,
     calling: Option<String>,
-    /// Since when the peer's listener refuses calls.
-    refused: Option<Duration>,
+    /// Since when the peer's listener refuses the calls of each path.
+    refused: [Option<Duration>; LISTENERS_MAX],
     /// Since when a call of this rank waits for a path.
     waited: Option<Duration>,
 }
@@ -84,14 +84,17 @@ impl Session {
             self.drain(before);
         }
         let socket = Socket::new(descriptor, path);
-        self.expectation.watcher().watch(&socket.descriptor, self.id, self.broke.is_some());
+        let descriptor = std::sync::Arc::clone(&socket.descriptor);
         self.sockets.push(socket);
         self.version += 1;
+        self.has_led |= 1 << path.number;
         (self.call_patience, self.unanswered) = (CALL_PATIENCE, 0);
         let now = self.now();
         let is_taken = self.peering.opened(path, now);
         debug_assert!(is_taken, "it was expected");
         self.carry_out();
+        // Room for what is to be sent again, where something broke.
+        self.expectation.watcher().watch(&descriptor, self.id, self.broke.is_some());
         self.note_whole();
     }
 
@@ -131,21 +134,28 @@ impl Session {
         });
         if sockets.len() != before {
             self.version += 1;
-            if self.broke.is_none() {
-                self.note_broken("the peer found it broken".into());
-            }
+            let why =
+                self.broke.as_ref().map_or("the peer found it broken".into(), |broke| broke.why.clone());
+            self.note_broken(why);
         }
     }
 
     fn note_broken(&mut self, why: String) {
         let now = self.now();
         let is_cut = self.sockets.is_empty();
-        let nothing = Broke { since: now, why: String::new(), calling: None, refused: None, waited: None };
+        let nothing = Broke {
+            since: now,
+            why: String::new(),
+            calling: None,
+            refused: [None; LISTENERS_MAX],
+            waited: None,
+        };
         let broke = self.broke.get_or_insert(nothing);
         broke.why = why;
         // The last one broke.
         if is_cut {
-            (broke.since, broke.refused, broke.waited) = (now, None, None);
+            (broke.since, broke.refused, broke.waited) = (now, [None; LISTENERS_MAX], None);
+            (self.call_patience, self.unanswered) = (CALL_PATIENCE, 0);
         }
         self.end_queued = false;
     }
@@ -199,21 +209,19 @@ impl Session {
 
     fn not_opened(&mut self, path: Path, error: CallError) {
         let now = self.now();
+        // What an interface that has never led to the peer says is another endpoint's word: addresses of two networks may be alike.
+        let speaks = self.sockets.is_empty() && self.has_led >> path.number & 1 == 1;
+        let is_refused = matches!(error, CallError::Unreachable(Errno::ECONNREFUSED));
+        if let Some(broke) = &mut self.broke {
+            let refused = &mut broke.refused[usize::from(path.number)];
+            *refused = is_refused.then(|| refused.unwrap_or(now));
+            // As if its system had ended the socket for good.
+            self.ended |= speaks && refused.is_some_and(|since| now - since >= REFUSED_MAX);
+        }
+        self.ended |= speaks && matches!(error, CallError::Gone);
         let text = match error {
-            CallError::Gone => {
-                self.ended = true;
-                return;
-            }
-            CallError::Unreachable(errno) => {
-                if let Some(broke) = &mut self.broke {
-                    let is_refused = errno == Errno::ECONNREFUSED;
-                    broke.refused = is_refused.then(|| broke.refused.unwrap_or(now));
-                    // As if its system had ended the socket for good.
-                    let is_cut = self.sockets.is_empty();
-                    self.ended |= is_cut && broke.refused.is_some_and(|since| now - since >= REFUSED_MAX);
-                }
-                errno.desc().to_string()
-            }
+            CallError::Gone => "the peer's endpoint is not there".into(),
+            CallError::Unreachable(errno) => errno.desc().to_string(),
             CallError::HungUp => "what answered hung up".into(),
             CallError::Unauthorised => "what answered does not know the key".into(),
             CallError::System(error) => error.to_string(),
@@ -261,7 +269,9 @@ impl Session {
     fn give_up(&mut self, now: Duration, in_call: bool) {
         let carries = self.sockets.iter().any(|socket| self.peering.is_open(socket.path));
         let patience = self.patience;
-        if let Some(broke) = self.broke.as_mut().filter(|_| in_call && !carries) {
+        if let Some(broke) = self.broke.as_mut().filter(|_| carries) {
+            broke.waited = None;
+        } else if let Some(broke) = self.broke.as_mut().filter(|_| in_call) {
             let waited = *broke.waited.get_or_insert(now);
             self.is_lost |= now.saturating_sub(waited) >= patience;
         }
@@ -290,6 +300,12 @@ impl Session {
                 Ok(Poll::Pending) if now.saturating_sub(since) < self.call_patience => {
                     self.calling.push((path, call, since));
                 }
+                // The answer may have come just now, with what the peer has sent behind it.
+                Ok(Poll::Pending)
+                    if call.is_answered_after_all(&self.key, &Meeting { caller, callee, path }) =>
+                {
+                    self.open(path, call.into_socket());
+                }
                 Ok(Poll::Pending) => {
                     self.unanswered += 1;
                     if self.unanswered > QUICK_CALLS {
@@ -299,6 +315,17 @@ impl Session {
                 }
                 Err(error) => self.not_opened(path, error),
             }
+        }
+    }
+
+    /// The peer has closed its end of a path: where it had answered a call for it, what it sent there is read first.
+    pub(super) fn answer_before(&mut self, closed: Path) {
+        let is_of_it = |of: &Path| of.number == closed.number && of.epoch <= closed.epoch;
+        let Some(at) = self.calling.iter().position(|(of, ..)| is_of_it(of)) else { return };
+        let (path, mut call, _) = self.calling.swap_remove(at);
+        let meeting = Meeting { caller: self.expectation.nonce, callee: self.peer, path };
+        if call.is_answered_after_all(&self.key, &meeting) {
+            self.open(path, call.into_socket());
         }
     }
 

@@ -131,6 +131,8 @@ pub(super) struct Session {
     /// How long no path may be open.
     pub(super) patience: Duration,
     began: Instant,
+    /// Bits of the paths that have been open.
+    has_led: u8,
     /// Changes with the sockets.
     pub(super) version: u64,
 }
@@ -174,6 +176,7 @@ impl Session {
             is_counted: false,
             patience: mending::PATIENCE,
             began: Instant::now(),
+            has_led: 0,
             version: 0,
         };
         // It begins before the first fill.
@@ -358,12 +361,12 @@ impl Session {
             let path = socket.path;
             if socket.outgoing().is_none() && self.peering.is_open(path) {
                 if let Some((id, fragment)) = self.peering.next(path) {
-                    if !self.has_source(fragment.fill, source) {
-                        return Ok(false);
+                    // Where its source is not here, what is queued goes out all the same.
+                    if self.has_source(fragment.fill, source) {
+                        let word = self.peering.word(id);
+                        self.sockets[at].begin(fragment, word);
+                        self.peering.sent(id, &fragment, path);
                     }
-                    let word = self.peering.word(id);
-                    self.sockets[at].begin(fragment, word);
-                    self.peering.sent(id, &fragment, path);
                 } else {
                     self.queue_word(at);
                 }
@@ -462,9 +465,10 @@ impl Session {
         has_come
     }
 
-    /// Whether it is room on a socket that something waits for.
-    pub(super) fn waits_for_room(&self) -> bool {
-        self.sockets.iter().any(|socket| !socket.is_flushed())
+    /// Whether it is room on this socket that something waits for.
+    pub(super) fn waits_for_room(&self, socket: &Arc<OwnedFd>) -> bool {
+        let is_it = |own: &&Socket| Arc::ptr_eq(&own.descriptor, socket);
+        self.sockets.iter().find(is_it).is_some_and(|own| !own.is_flushed())
     }
 
     /// Nothing more is put: what is left goes out, and then the end.
@@ -484,6 +488,12 @@ impl Session {
             return true;
         }
         if !self.end_queued || !self.is_flushed() {
+            return false;
+        }
+        let Self { sockets, peering, .. } = self;
+        let has_path = |path: Path| sockets.iter().any(|socket| socket.path == path);
+        if !peering.stream(STREAM).0.is_on(0, has_path) {
+            // Something is to be sent again, once the peer has said what it has.
             return false;
         }
         // Nothing follows the end, so that the peer's system may forget the socket soon.

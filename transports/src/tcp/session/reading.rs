@@ -124,6 +124,7 @@ impl Session {
             let of_it = |path: crate::streams::Path| {
                 path.number == fenced.path.number && path.epoch <= fenced.path.epoch
             };
+            self.answer_before(fenced.path);
             if let Some(at) = self.sockets.iter().position(|socket| of_it(socket.path)) {
                 self.drain(at);
             }
