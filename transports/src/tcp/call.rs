@@ -98,7 +98,8 @@ impl Call {
         (self.socket.as_fd(), self.answer.is_none())
     }
 
-    fn is_connected(&self) -> Result<Poll<()>, CallError> {
+    /// Whether something listens there.
+    pub(super) fn is_connected(&self) -> Result<Poll<()>, CallError> {
         let mut polled = [PollFd::new(self.socket.as_fd(), PollFlags::POLLOUT)];
         match poll(&mut polled, PollTimeout::ZERO) {
             Ok(0) | Err(Errno::EINTR) => return Ok(Poll::Pending),

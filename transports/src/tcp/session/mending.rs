@@ -30,6 +30,9 @@ const CALL_PATIENCE_MAX: Duration = Duration::from_secs(2);
 const QUICK_CALLS: u32 = 8;
 /// How long a peer's listener may refuse calls before its process counts as gone.
 const REFUSED_MAX: Duration = Duration::from_secs(1);
+/// The same where this side is the one that is called, and only asks whether the peer's listener is there: the calls that it waits for may
+/// be on their way, and a firewall may refuse what goes in this direction.
+const KNOCKS_REFUSED_MAX: Duration = Duration::from_secs(3);
 /// Looks that bring nothing between two looks at the clock.
 const LOOKS: u32 = 16;
 /// How long nothing may come before a socket is asked whether it stands still, and how often it then has something to
@@ -260,9 +263,36 @@ impl Session {
         self.carry_out();
         self.poll_calls(now);
         self.carry_out();
+        if !self.calls && self.sockets.is_empty() {
+            self.knock(now);
+        }
         self.pump(None);
         self.give_up(now, in_call);
         self.note_whole();
+    }
+
+    /// The peer is to call. A process that has died does not, and its listener refuses calls.
+    fn knock(&mut self, now: Duration) {
+        let (here, there) = self.ways[0];
+        let (call, since) = match self.knocking.take() {
+            Some((call, since)) => (Ok(call), since),
+            None if now < self.knock_at => return,
+            None => (Call::begin(here, there), now),
+        };
+        self.knock_at = since + CALL_PATIENCE;
+        let is_refused = match call.and_then(|call| Ok((call.is_connected()?, call))) {
+            Ok((Poll::Pending, call)) if now < self.knock_at => {
+                self.knocking = Some((call, since));
+                return;
+            }
+            Ok(_) => false,
+            Err(error) => matches!(error, CallError::Unreachable(Errno::ECONNREFUSED)),
+        };
+        if let Some(broke) = &mut self.broke {
+            let refused = &mut broke.refused[0];
+            *refused = is_refused.then(|| refused.unwrap_or(now));
+            self.ended |= refused.is_some_and(|since| now - since >= KNOCKS_REFUSED_MAX);
+        }
     }
 
     /// The session is lost where a call of this rank has waited for long enough: nothing is lost while nothing is waited for.

@@ -97,6 +97,9 @@ pub(super) struct Session {
     sockets: Vec<Socket>,
     /// Calls under way, and since when.
     calling: Vec<(Path, Call, Duration)>,
+    /// A call that is to show whether the peer's listener is there, since when, and when the next is due.
+    knocking: Option<(Call, Duration)>,
+    knock_at: Duration,
     fences: Vec<Fenced>,
     current: Option<Current>,
     /// The credit that is deferred, and the last that was not.
@@ -155,6 +158,8 @@ impl Session {
             peering: Peering::new(paths, calls),
             sockets: Vec::with_capacity(paths.into()),
             calling: Vec::new(),
+            knocking: None,
+            knock_at: Duration::ZERO,
             fences: Vec::new(),
             current: None,
             deferred: None,

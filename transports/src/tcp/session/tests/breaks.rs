@@ -73,14 +73,17 @@ fn break_sockets(interfaces: u8, random: &mut Random) {
     let byte = |side: usize, fill: u64| (fill * 7 + side as u64 * 101 + 1) as u8;
     let (mut filled, mut emptied, mut done) = ([0u64; 2], [0u64; 2], [0usize; 2]);
     let mut sources = [vec![0u8; SLOT], vec![0u8; SLOT]];
-    let (mut kills, began) = (0, Instant::now());
+    let (mut kills, mut kill_at, began) = (0, 10, Instant::now());
     while emptied != [FILLS; 2] {
         assert!(
             began.elapsed() < Duration::from_secs(60),
             "filled {filled:?}, emptied {emptied:?}, {kills} kills"
         );
-        if random.below(400) == 0 {
+        // After some fills each time, once all sockets are there again.
+        let is_whole = || (0..2).all(|side| pair.sockets(side).len() == usize::from(interfaces));
+        if emptied[0] + emptied[1] >= kill_at && is_whole() {
             kills += 1;
+            kill_at += 40 + random.below(60) as u64;
             // All sockets, or some of several.
             let spared = random.below(usize::from(interfaces) + 1);
             match random.below(3) {
@@ -337,25 +340,28 @@ fn the_end_arrives_although_the_socket_broke() {
 /// A peer whose listener has gone is closed soon; one whose calls do not come is cut, with what is known of it.
 #[test]
 fn a_peer_that_does_not_come_back_is_an_error() {
-    let Pair { sides, up: [mut caller, callee] } = Pair::new(64);
-    let [near, far] = sides;
-    let theirs = far.shared.watcher().only_session().expect("a session");
-    for socket in theirs.lock().expect("not poisoned").descriptors() {
-        shutdown(socket.as_raw_fd(), Shutdown::Both).expect("shutdown");
-    }
-    // As if its process had died: nothing says that it ends.
-    std::mem::forget(callee);
-    let there = far.shared.watcher().here;
-    far.shared.watcher().hang_up();
-    let began = Instant::now();
-    let state = loop {
-        serve(&near);
-        let state = caller.progress().expect("progress");
-        if state == PeerState::Closed || began.elapsed() > Duration::from_secs(20) {
-            break state;
+    // The side that calls finds it in its calls, the other by asking.
+    for survivor in [0, 1] {
+        let Pair { sides, up } = Pair::new(64);
+        let dead = &sides[1 - survivor].shared;
+        let theirs = dead.watcher().only_session().expect("a session");
+        for socket in theirs.lock().expect("not poisoned").descriptors() {
+            shutdown(socket.as_raw_fd(), Shutdown::Both).expect("shutdown");
         }
-    };
-    assert_eq!(state, PeerState::Closed, "{there} refuses calls");
+        // As if its process had died: nothing says that it ends.
+        dead.watcher().hang_up();
+        let mut up = up.map(Some);
+        std::mem::forget(up[1 - survivor].take());
+        let mut alive = up[survivor].take().expect("it is up");
+        let began = Instant::now();
+        while alive.progress().expect("progress") == PeerState::Open {
+            serve(&sides[survivor]);
+            assert!(
+                began.elapsed() < Duration::from_secs(20),
+                "side {survivor} does not see that calls are refused"
+            );
+        }
+    }
 
     let (mut connection, attacker) = attacked(MAILBOX_BYTES);
     session(&connection).patience = Duration::from_millis(50);
