@@ -61,7 +61,7 @@ pub(super) struct Desk {
     jobs: HashMap<JobName, (Key, usize)>,
     /// The last that went, in order; one that came again may still be among them.
     dismissed: VecDeque<JobName>,
-    /// Endpoints whose connection is not there yet; with the caller, when it came before they asked for it.
+    /// Endpoints, and the sessions that they have become; with who called and was not asked for yet.
     pub(super) expected: HashMap<Nonce, Expected>,
 }
 

@@ -48,7 +48,7 @@ fn system(call: &'static str, error: Errno) -> TransportError {
     TransportError::system(NAME, call, error)
 }
 
-/// The transport between machines, of one job at one address.
+/// The transport between machines, of one job at the addresses of its listeners.
 #[derive(Clone, Debug)]
 pub struct Tcp {
     shared: Arc<Shared>,

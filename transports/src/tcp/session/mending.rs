@@ -43,7 +43,7 @@ const RETRANSMITS: u8 = 2;
 
 /// What broke.
 #[derive(Debug)]
-pub(in super::super) struct Broke {
+pub(super) struct Broke {
     since: Duration,
     /// Why the last socket broke, and what came of the last call.
     why: String,

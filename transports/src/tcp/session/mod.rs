@@ -8,9 +8,9 @@
 //!
 //! Invariant: a source is free as soon as [`Session::put`] is ready: what can still be lost has been copied. Nothing can be lost that
 //! the peer's system has acknowledged, as each side has its system take nothing more on a socket, and then reads what has arrived
-//! there, before it closes its end. What the peer
-//! sends is checked before it lands. The holder of its lock does all of it: the connection, in calls, and the
-//! listener, where a socket broke or a call came while its rank is not in a call. Absent: threads, waiting, ranks.
+//! there, before it closes its end. What the peer sends is checked before it lands. The holder of its lock does all of it: the
+//! connection, in calls, and the listener, where a socket broke or a call came while its rank is not in a call. Absent: threads,
+//! waiting, ranks.
 
 mod mending;
 mod reading;
@@ -32,12 +32,12 @@ use super::call::Call;
 use super::handshake::Key;
 use super::socket::Socket;
 use super::wire::{Header, PLACE_MAX, STREAM};
-use super::{Expectation, NAME};
+use super::{Expectation, LISTENERS_MAX, NAME};
 use crate::mapped::check_bounds;
 use crate::segment::Nonce;
 use crate::streams::{Fenced, Fragment, Path, Peering, Ready};
 use crate::{CounterKind, PeerState, TransportError};
-pub(super) use mending::Broke;
+use mending::Broke;
 
 /// Where a session has several sockets, a fill is cut into about [`FRAGMENTS`], of at least this many bytes each.
 const FRAGMENT_BYTES_MIN: usize = 64 << 10;
@@ -283,13 +283,13 @@ impl Session {
 
     /// Whether the peer's system has everything that was sent of the fills from one on, and nothing of them is lost.
     fn is_acknowledged(&mut self, fill: u64) -> bool {
-        let has_all = |path: Path| {
-            let socket = self.sockets.iter().find(|socket| socket.path == path);
-            socket.is_some_and(|socket| socket.is_flushed() && socket.unacknowledged() == Some(0))
-        };
-        let open: Vec<Path> =
-            self.sockets.iter().map(|socket| socket.path).filter(|path| has_all(*path)).collect();
-        self.peering.stream(STREAM).0.is_on(fill, |path| open.contains(&path))
+        let has_all = |socket: &Socket| socket.is_flushed() && socket.unacknowledged() == Some(0);
+        // Each socket is asked once, whatever the number of fragments on it.
+        let mut open = [None; LISTENERS_MAX];
+        for (place, socket) in open.iter_mut().zip(&self.sockets) {
+            *place = has_all(socket).then_some(socket.path);
+        }
+        self.peering.stream(STREAM).0.is_on(fill, |path| open.contains(&Some(path)))
     }
 
     /// Raises the peer's counter, or defers it.
@@ -341,18 +341,18 @@ impl Session {
             return;
         }
         // The socket whose peer has the least still to acknowledge takes the next fragment: a slower one has fewer turns.
-        let mut full: Vec<Path> = Vec::new();
+        let mut full = [false; LISTENERS_MAX];
         loop {
-            let has_room = |(_, socket): &(usize, &Socket)| !full.contains(&socket.path);
+            let has_room = |(_, socket): &(usize, &Socket)| !full[usize::from(socket.path.number)];
             let waiting = |(_, socket): &(usize, &Socket)| match self.ways.len() {
                 1 => 0,
                 _ => socket.unacknowledged().unwrap_or(usize::MAX),
             };
             let next = self.sockets.iter().enumerate().filter(has_room).min_by_key(waiting);
-            let Some((at, path)) = next.map(|(at, socket)| (at, socket.path)) else { return };
+            let Some((at, number)) = next.map(|(at, socket)| (at, socket.path.number)) else { return };
             match self.pump_socket(at, source) {
                 Ok(true) => {}
-                Ok(false) => full.push(path),
+                Ok(false) => full[usize::from(number)] = true,
                 Err(error) => self.broke_at(at, Some(error)),
             }
         }
