@@ -64,6 +64,8 @@ pub struct Planning {
     admitted: [OnceLock<()>; Collective::ALL.len()],
     /// What messages take on the topology, once a price asks for it.
     messages: OnceLock<price::Messages>,
+    /// The topology without the distances that ranks measured while they joined, where it has any and they could change bits.
+    near: Option<Topology>,
     /// The slot that the distance between hosts asks for, once a call asks for it.
     far_slot: OnceLock<u64>,
     /// What the search finds on the topology, once candidates are asked for.
@@ -123,6 +125,8 @@ impl Planning {
         // A graph of CPUs knows nothing of ranks that take turns on them.
         let known = parsed(&machine.graphs.host).filter(|_| on_own_cores && machine.turns <= 1);
         let device_graph = if is_named { None } else { parsed(&machine.graphs.devices) };
+        let near = slots::near(&machine).filter(|_| named.is_none() && known.is_none());
+        let near = near.map(|near| near.topology(settings.transport).bundled());
         let topology = named.or(known).unwrap_or_else(|| machine.topology(settings.transport));
         // A route takes one link, and equal wires side by side are striped over.
         let topology = topology.bundled();
@@ -150,6 +154,7 @@ impl Planning {
             on_own_cores,
             admitted: Default::default(),
             messages: OnceLock::new(),
+            near,
             far_slot: OnceLock::new(),
             searched: searched::Searched::default(),
             along_rails: rails::Memory::default(),

@@ -1,6 +1,6 @@
 //! What an algorithm costs on the machine, in virtual time.
 //!
-//! Invariant: a price is the same on all ranks. It knows which ranks share a wire, by simulation where the schedule can be built in
+//! Invariant: a price is the same on all ranks, and of what folds the same in every run. It knows which ranks share a wire, by simulation where the schedule can be built in
 //! time or stands for itself on the machine, [orbit by orbit](simulate_orbits), and by what [crosses](catalogue::crossing()) a box
 //! elsewhere, and how many ranks take turns on a core. Absent: choosing.
 
@@ -81,7 +81,7 @@ impl Planning {
         let patience = found.map_or(1, |found| found.patience);
         let options = self.simulated_with(algorithm, collective, block_bytes, patience);
         let schedule = algorithm.schedule(collective, ranks);
-        let simulated = simulate(&schedule, &self.topology, &options);
+        let simulated = simulate(&schedule, self.priced_on(collective), &options);
         let simulated = simulated.map_or(f64::INFINITY, |outcome| outcome.seconds());
         let blocks = collective.input_blocks(ranks).max(collective.output_blocks(ranks));
         let bytes = block_bytes as f64 * f64::from(blocks);
@@ -105,7 +105,7 @@ impl Planning {
     /// Copies and folds are taken to be done on as many lanes as there are, beside the links.
     fn price_by_hops(&self, found: &Found, [between, inside]: [u32; 2], block_bytes: u64) -> f64 {
         let Found { algorithm, bytes_s, .. } = *found;
-        let slot_bytes = self.slots_by_rule(algorithm, Collective::AllReduce, block_bytes).0 as u64;
+        let slot_bytes = self.slots_of_price(algorithm, Collective::AllReduce, block_bytes) as u64;
         let parts = u64::from(algorithm.parts(Collective::AllReduce, self.machine.ranks));
         let slice = (slot_bytes * parts).min(block_bytes) as f64;
         let bytes = slot_bytes.min(block_bytes.div_ceil(parts)) as f64;
@@ -149,7 +149,7 @@ impl Planning {
         patience: u64,
     ) -> simulate::Options {
         simulate::Options {
-            slot_bytes: self.slots_by_rule(algorithm, collective, block_bytes).0,
+            slot_bytes: self.slots_of_price(algorithm, collective, block_bytes),
             slots: SLOTS,
             messages_max: PRICED_MESSAGES * patience,
             ..simulate::Options::new(usize::try_from(block_bytes).unwrap_or(usize::MAX / 2))
@@ -162,7 +162,7 @@ impl Planning {
         let regular =
             algorithm.regular(collective, self.ranks_of(collective)).filter(|_| !self.on_own_cores)?;
         let options = self.simulated_with(algorithm, collective, block_bytes, 1);
-        let outcome = simulate_orbits(&*regular, &self.topology, &options).ok()??;
+        let outcome = simulate_orbits(&*regular, self.priced_on(collective), &options).ok()??;
         Some(outcome.seconds())
     }
 
@@ -243,6 +243,7 @@ impl Planning {
 
     fn simulate_messages(&self) -> Messages {
         let ranks = self.machine.ranks;
+        let topology = self.near.as_ref().unwrap_or(&self.topology);
         // A message from each of some ranks, to another one each.
         let messages = |pairs: &[(Rank, Rank)], bytes: usize| {
             let mut schedule = Algorithm::Pair.schedule(Collective::SendReceive, 2);
@@ -255,7 +256,7 @@ impl Planning {
                 round.transfers = pairs.iter().flat_map(of).collect();
             }
             let options = simulate::Options { slots: SLOTS, ..simulate::Options::new(bytes) };
-            simulate(&schedule, &self.topology, &options).map_or(f64::INFINITY, |outcome| outcome.seconds())
+            simulate(&schedule, topology, &options).map_or(f64::INFINITY, |outcome| outcome.seconds())
         };
         const LONG: usize = 64 << 20;
         let message = |pairs: &[(Rank, Rank)]| {
@@ -263,11 +264,11 @@ impl Planning {
             let beta = (messages(pairs, LONG) - alpha) / LONG as f64;
             (alpha, if alpha.is_finite() { beta } else { f64::INFINITY })
         };
-        let boxes = self.topology.boxes();
+        let boxes = topology.boxes();
         let largest = boxes.iter().max_by_key(|ranks| ranks.len()).map_or(&[][..], Vec::as_slice);
         let outside: Vec<Rank> = (0..ranks).map(Rank).filter(|rank| !largest.contains(rank)).collect();
         // A rank that has lost its adapter may have no way out of its box, and none into it.
-        let mut routes = Routes::new(&self.topology);
+        let mut routes = Routes::new(topology);
         let mut has_way =
             |from: Rank, to: Rank| routes.from(NodeId(from.0), &[NodeId(to.0)]).iter().all(Option::is_some);
         let mut way_out = |from: Rank| Some((from, *outside.iter().rev().find(|far| has_way(from, **far))?));

@@ -97,7 +97,7 @@ impl Planning {
     ) -> Option<f64> {
         let ranks = self.ranks_of(collective);
         let growth = algorithm.growth(ranks)?;
-        let slot_bytes = self.slots_by_rule(algorithm, collective, block_bytes).0;
+        let slot_bytes = self.slots_of_price(algorithm, collective, block_bytes);
         let call = Call { planning: self, algorithm, collective, growth, block_bytes, slot_bytes };
         let blocks = collective.input_blocks(ranks).max(collective.output_blocks(ranks));
         let bytes = block_bytes as f64 * f64::from(blocks);

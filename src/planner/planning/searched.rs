@@ -187,7 +187,7 @@ impl Planning {
         let is_wired = (self.is_named && moves_by_links(&self.topology))
             || (self.topology.measured && self.machine.sockets);
         let is_wired = is_wired && self.machine.ranks <= RANKS_MAX;
-        let between_hosts = || synthesize::offer_between_hosts(&self.topology, collective, root);
+        let between_hosts = || synthesize::offer_between_hosts(self.priced_on(collective), collective, root);
         let mut all: Vec<Offer> = self.machine.sockets.then(between_hosts).flatten().into_iter().collect();
         if is_wired {
             all.extend(synthesize::offers(&self.topology, collective, root));

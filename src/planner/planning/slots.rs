@@ -9,6 +9,7 @@ use consort_algorithms::topology::{LinkId, NodeId, Routes, Topology};
 
 use super::super::choice::is_streamed;
 use super::super::explain::Origin;
+use super::super::machine::Machine;
 use super::{Chosen, Planning};
 use consort_settings::options::{SLOT_BYTES_MAX, SLOT_BYTES_MIN, SLOTS};
 
@@ -65,7 +66,20 @@ pub(super) fn slot_by_distance(topology: &Topology) -> u64 {
     if slot == 0 { 0 } else { slot.next_power_of_two() }
 }
 
+/// The machine by which algorithms that fold are chosen: without distances, where it has any. They are measured anew in every run, and
+/// may be known as either neighbour of a power of two; another algorithm could fold in another order, and give other bits. Two ranks
+/// fold in one order whatever the algorithm.
+pub(super) fn near(machine: &Machine) -> Option<Machine> {
+    let is_far = !machine.far_ms.is_empty() && machine.ranks > 2;
+    is_far.then(|| Machine { far_ms: Vec::new(), ..machine.clone() })
+}
+
 impl Planning {
+    /// The graph on which a collective's algorithms are priced and made.
+    pub(super) fn priced_on(&self, collective: Collective) -> &Topology {
+        self.near.as_ref().filter(|_| collective.reduces()).unwrap_or(&self.topology)
+    }
+
     /// An algorithm with the slots that the settings or the planner's rule give. Slots of a pool are short, so that they stay in
     /// the caches, unless the buffers do not; where ranks share cores, long ones give each rank more to do in its turn.
     pub(crate) fn with_slots(
@@ -74,7 +88,7 @@ impl Planning {
         collective: Collective,
         block_bytes: u64,
     ) -> Chosen {
-        let (by_rule, short) = self.slots_by_rule(algorithm, collective, block_bytes);
+        let (by_rule, short) = self.slots_by_rule(algorithm, collective, block_bytes, true);
         let is_pooled = self.on_own_cores && self.machine.turns <= 1 && self.slot_bytes.is_none();
         let is_long = is_streamed(collective, self.ranks_of(collective), block_bytes);
         let longest = if is_long { HOST_LONG_SLOT_BYTES_MAX } else { HOST_SLOT_BYTES_MAX };
@@ -89,13 +103,25 @@ impl Planning {
         }
     }
 
-    /// Some [slices](Planning::slices) of a piece at least; long ones amortise the signals, short ones stay in the caches. Whether
-    /// every message fits one short slot. Prices are of such slots.
-    pub(super) fn slots_by_rule(
+    /// The slots of a price: those of the graph on which it is made.
+    pub(super) fn slots_of_price(
         &self,
         algorithm: Algorithm,
         collective: Collective,
         block_bytes: u64,
+    ) -> usize {
+        let knows_distance = self.near.is_none() || !collective.reduces();
+        self.slots_by_rule(algorithm, collective, block_bytes, knows_distance).0
+    }
+
+    /// Some [slices](Planning::slices) of a piece at least; long ones amortise the signals, short ones stay in the caches. Whether
+    /// every message fits one short slot.
+    fn slots_by_rule(
+        &self,
+        algorithm: Algorithm,
+        collective: Collective,
+        block_bytes: u64,
+        knows_distance: bool,
     ) -> (usize, bool) {
         let parts = algorithm.parts(collective, self.ranks_of(collective));
         // Pieces are rounded up to whole lines.
@@ -105,12 +131,8 @@ impl Planning {
             return (short, true);
         }
         let slice = if self.machine.sockets {
-            self.slice_of_messages(piece).max(self.slice_by_distance(
-                algorithm,
-                collective,
-                block_bytes,
-                piece,
-            ))
+            let by_distance = || self.slice_by_distance(algorithm, collective, block_bytes, piece);
+            self.slice_of_messages(piece).max(if knows_distance { by_distance() } else { 0 })
         } else if let Some(slices) = algorithm.slices().or_else(|| self.slices_over_boxes(algorithm)) {
             piece / slices
         } else if self.is_found_ring(algorithm) {

@@ -205,23 +205,54 @@ fn every_rank_has_the_same_plan_from_the_same_table() {
 #[test]
 fn a_round_trip_is_in_the_price_of_every_message_between_hosts() {
     let price = |micros: u64, algorithm| {
-        on(&hosts(0, &[0, micros, micros, micros])).price(algorithm, Collective::AllReduce, 8)
+        on(&hosts(0, &[0, micros, micros, micros])).price(algorithm, Collective::AllGather, 8)
     };
-    // One round, two, and six: each takes half of a round trip at least.
+    // One round, two, and three: each takes half of a round trip at least.
     for (algorithm, rounds) in
-        [(Algorithm::Direct { first: 0 }, 1.0), (Algorithm::Doubling, 2.0), (Algorithm::RING, 6.0)]
+        [(Algorithm::Direct { first: 0 }, 1.0), (Algorithm::HalvingDoubling, 2.0), (Algorithm::RING, 3.0)]
     {
         let (near, far) = (price(0, algorithm), price(8000, algorithm));
         assert!(near < 0.001 && far >= rounds * 0.004, "{algorithm}: {near} {far}");
     }
     let chosen = |micros: u64| {
         let planning = on(&hosts(0, &[0, micros, micros, micros]));
-        planning.algorithm(Collective::AllReduce, 1 << 20).expect("a choice")
+        planning.algorithm(Collective::AllGather, 1 << 20).expect("a choice")
     };
     // Longer calls take fewer ways over the wire than where it is short.
     let depth = |algorithm: Algorithm| {
-        let cost = algorithm.schedule(Collective::AllReduce, 4).cost();
+        let cost = algorithm.schedule(Collective::AllGather, 4).cost();
         cost.rounds.min(cost.depth)
     };
     assert!(depth(chosen(8000)) < depth(chosen(0)), "{} {}", chosen(8000), chosen(0));
+}
+
+/// A distance is measured anew in every run: bits must not depend on it, while slots and what only moves bytes may.
+#[test]
+fn a_distance_changes_no_order_of_folding() {
+    let folding = [Collective::AllReduce, Collective::Reduce, Collective::ReduceScatter];
+    let sizes = [8, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20];
+    for layout in [&[0u8, 1, 2, 3][..], &[0, 0, 1, 1, 2, 2], &[0, 1, 0, 1], &[0, 0, 1]] {
+        let at = |far: u64| {
+            let micros = |host: u8| if host == 0 { 50 } else { far };
+            let members: Vec<Member> = layout.iter().map(|host| member(*host, 0, micros(*host))).collect();
+            on(&Machine::of(members.iter()))
+        };
+        let near = at(50);
+        for far in [1000, 1999, 2000, 8000, 60_000] {
+            let planning = at(far);
+            for (collective, bytes) in folding.iter().flat_map(|of| sizes.map(|bytes| (*of, bytes))) {
+                let chosen = |planning: &Planning| planning.choose(collective, bytes).expect("a choice");
+                let (here, there) = (chosen(&near), chosen(&planning));
+                let same = here.algorithm == there.algorithm;
+                assert!(same, "{layout:?}, {collective:?} of {bytes}: {here:?}, {there:?} at {far} µs");
+                let plans = |planning: &Planning| planning.plans(here.algorithm, collective).expect("plans");
+                assert_eq!(plans(&near), plans(&planning), "{layout:?}, {collective:?} of {bytes}");
+            }
+        }
+    }
+    // Two ranks fold in one order.
+    let two = on(&hosts(0, &[50, 10_000]));
+    let alike = on(&hosts(0, &[50, 50]));
+    let price = |planning: &Planning| planning.price(Algorithm::Doubling, Collective::AllReduce, 8);
+    assert!(price(&two) > price(&alike) + 0.003);
 }
