@@ -2,30 +2,14 @@
 //!
 //! Invariant: asks the kernel alone and sends nothing. Absent: what follows from a distance.
 
-use std::mem::{offset_of, size_of};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::time::Duration;
+
+use crate::tcp::Info;
 
 /// The shortest round trip of a TCP connection so far; none where the system does not say, or has measured none.
 pub fn round_trip(stream: &impl AsFd) -> Option<Duration> {
-    // SAFETY: all its fields are numbers, for which zero is a value.
-    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
-    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
-    let descriptor = stream.as_fd().as_raw_fd();
-    // SAFETY: the kernel writes at most `length` bytes into `info`, and says how many.
-    let outcome = unsafe {
-        libc::getsockopt(
-            descriptor,
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            (&raw mut info).cast(),
-            &raw mut length,
-        )
-    };
-    // An older kernel writes less. The field is all ones before the first measurement.
-    let needed = offset_of!(libc::tcp_info, tcpi_min_rtt) + size_of::<u32>();
-    let is_known = outcome == 0 && length as usize >= needed && info.tcpi_min_rtt < u32::MAX;
-    is_known.then(|| Duration::from_micros(info.tcpi_min_rtt.into()))
+    Info::of(stream)?.shortest
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! without a path for [`PATIENCE`] is lost; the operation's own deadline may come before.
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 
 use super::super::call::{Call, CallError};
 use super::super::handshake::{Meeting, Verdict};
+use super::super::info::Info;
 use super::super::socket::Socket;
 use super::super::wire::{self, Header, STREAM};
 use super::super::{LISTENERS_MAX, NAME, send_small};
@@ -385,7 +386,9 @@ impl Session {
 
     /// Whether a socket stands still, which is then closed: on the side that can replace it.
     fn find_standing(&mut self) -> bool {
-        let stands_still = |socket: &Socket| retransmits(socket).is_some_and(|times| times >= RETRANSMITS);
+        let stands_still = |socket: &Socket| {
+            Info::of(&*socket.descriptor).is_some_and(|info| info.retransmits >= RETRANSMITS)
+        };
         let found = self.sockets.iter().position(stands_still).filter(|_| self.calls);
         found.inspect(|at| self.broke_at(*at, Some(Errno::ETIMEDOUT))).is_some()
     }
@@ -425,29 +428,15 @@ fn keep_alive(descriptor: &OwnedFd) {
     let _ = setsockopt(descriptor, sockopt::TcpKeepCount, &3);
 }
 
-fn tcp_info(socket: &Socket) -> Option<libc::tcp_info> {
-    // SAFETY: zero is a valid value of this plain C structure.
-    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
-    let mut bytes = size_of::<libc::tcp_info>() as libc::socklen_t;
-    let descriptor = socket.descriptor.as_raw_fd();
-    // SAFETY: the system writes at most `bytes` bytes of the structure, which lives during the call.
-    let outcome = unsafe {
-        libc::getsockopt(descriptor, libc::SOL_TCP, libc::TCP_INFO, (&raw mut info).cast(), &raw mut bytes)
-    };
-    (outcome == 0).then_some(info)
-}
-
-/// How often in a row the system has sent the same bytes again.
-fn retransmits(socket: &Socket) -> Option<u8> {
-    tcp_info(socket).map(|info| info.tcpi_retransmits)
-}
-
 /// What the kernel knows of a socket that broke.
 fn kernel_facts(socket: &Socket) -> String {
-    tcp_info(socket).map_or_else(String::new, |info| {
+    Info::of(&*socket.descriptor).map_or_else(String::new, |info| {
         format!(
             " (sent again {} times in a row, {} in all; path MTU {}; round trip {} us)",
-            info.tcpi_retransmits, info.tcpi_total_retrans, info.tcpi_pmtu, info.tcpi_rtt
+            info.retransmits,
+            info.sent_again,
+            info.path_mtu,
+            info.round_trip.as_micros()
         )
     })
 }
