@@ -83,7 +83,7 @@ pub use communicator::host_name;
 pub use communicator::{Communicator, Group, Scaled, Scope, ScopedWork, Shrink, WithTimeout, group};
 pub use consort_control::bootstrap::{Launch, UniqueId};
 pub use consort_control::report::{
-    CallReport, CycleStep, GraphReport, Guilty, RankReport, Report, WaitReport, WayReport,
+    CallReport, CycleStep, GraphReport, Guilty, RankReport, Report, WaitReport, WayReport, WireReport,
 };
 pub use consort_control::trace::{FlightEntry, FlightRecord, Straggler, Stragglers};
 pub use consort_kernels::{DataType, Element, F8E4m3, F8E5m2, ReduceOp, Scalar, ScalarSizeError};
@@ -95,6 +95,7 @@ pub use consort_types::blocks::Blocks;
 pub use consort_types::call::Call;
 pub use consort_types::error::{Error, ErrorKind, Operation, Result};
 pub use consort_types::varying::CallV;
+pub use engine::wires::{Quantiles, WireRecord};
 
 /// The modules' items that simulated jobs use.
 #[cfg(feature = "testing")]

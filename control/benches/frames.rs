@@ -78,6 +78,7 @@ fn position(random: &mut Random, rank: u32, sequence: u64) -> Position {
         messages: Vec::new(),
         passed: Vec::new(),
         traffic: vec![traffic(before), traffic((rank + 1) % RANKS)],
+        slow: Vec::new(),
     }
 }
 

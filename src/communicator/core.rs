@@ -14,6 +14,7 @@ use super::drive::{Foreground, Queued, drive};
 use super::routes::ProcessRoutes;
 use crate::engine::discarded;
 use crate::engine::readiness::Readiness;
+use crate::engine::wires::WireRecord;
 use crate::engine::{Buffers, Engine, Task};
 use crate::planner::{Machine, Planner, Planning};
 use crate::wait::{Look, Policy, Waiter};
@@ -433,6 +434,10 @@ impl Core {
     pub(crate) fn memory_bytes(&self) -> Result<usize> {
         // Not as a data call has it: one that comes in the meantime waits for this to be over, and is not refused.
         self.wait_for_engine(|| self.engine.try_acquire().map(|engine| engine.memory_bytes()))
+    }
+
+    pub(crate) fn wires(&self) -> Result<Vec<WireRecord>> {
+        self.wait_for_engine(|| self.engine.try_acquire().map(|engine| engine.wires()))
     }
 
     /// The longest wait for queued operations at the end: those in streams come after the program's own work there.

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::Communicator;
+use crate::engine::wires::WireRecord;
 use consort_control::membership::group::Group;
 use consort_control::membership::wire::Message;
 use consort_control::recorder::Snapshot;
@@ -35,6 +36,24 @@ impl Communicator {
     pub fn flight_record(&self) -> Result<FlightRecord> {
         self.core.check_process()?;
         Ok(FlightRecord::of(&self.core.group, usize::MAX))
+    }
+
+    /// What the wires from this rank to ranks on other hosts have carried, where the system counts it: over TCP. How fast, with
+    /// what round trips, and whether one has become slow. A wire at much less than its usual rate in calls of the same kind is
+    /// also warned of, and is in the [report](Communicator::report) and the trace of every rank.
+    ///
+    /// ```
+    /// let comm = consort::Communicator::local(1)?.remove(0);
+    /// assert!(comm.wires()?.is_empty(), "it has no other host");
+    /// # consort::Result::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::ConcurrentUse`](crate::Error::ConcurrentUse) while another thread is in a data call; what
+    /// [`Communicator::status`] says.
+    pub fn wires(&self) -> Result<Vec<WireRecord>> {
+        self.core.check()?;
+        self.core.wires()
     }
 
     /// The ranks that keep the others waiting: how late each came to the last collectives, 128 at most, that all ranks

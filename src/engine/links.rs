@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use consort_algorithms::plan::CounterRole;
 use consort_memory::{Bell, Pool, Waker};
 use consort_transports::{
-    Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, MemoryLender, PeerState,
-    TransportError,
+    Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Flow, Layout, MemoryLender,
+    PeerState, TransportError,
 };
 
 use super::packets::letters::Letters;
@@ -477,6 +477,16 @@ impl Links {
     pub(crate) fn flush_credits(&mut self) {
         for at in 0..self.messages.len() {
             self.up_mut(self.messages[at]).connection.flush_credits();
+        }
+    }
+
+    /// What the ways of the links have carried, by number of the link and way.
+    pub(crate) fn flows(&self, each: &mut dyn FnMut(usize, Key, Flow)) {
+        for number in &self.messages {
+            let DataLink { key, state: LinkState::Up(up), .. } = &self.table[*number] else { continue };
+            if !up.closed {
+                up.connection.flows(&mut |flow| each(*number, *key, flow));
+            }
         }
     }
 

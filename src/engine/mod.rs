@@ -24,6 +24,7 @@ mod task;
 mod tests;
 mod trouble;
 pub(crate) mod watched;
+pub(crate) mod wires;
 mod zero_copy;
 
 use std::any::Any;
@@ -53,6 +54,7 @@ use packets::Packets;
 use real_io::Broken;
 use routes::Routes;
 use store_tuner::StoreTuner;
+use wires::{LONG_BYTES, WireRecord, Wires};
 use zero_copy::PeerMemory;
 
 /// The memory of one request: sends read `input`, receives write `output`.
@@ -73,6 +75,7 @@ pub struct Engine {
     packets: Packets,
     peer_memory: PeerMemory,
     tuner: StoreTuner,
+    wires: Wires,
     planner: Arc<Planner>,
     operations: Operations,
     scratch: Vec<u8>,
@@ -180,6 +183,11 @@ impl Source {
     }
 }
 
+/// Bytes of a call's elements.
+pub(crate) fn bytes_of(call: &Call) -> u64 {
+    (call.count as u64).saturating_mul(call.data_type.size() as u64)
+}
+
 impl Engine {
     /// The engine of one rank of a communicator.
     pub fn new(
@@ -197,6 +205,7 @@ impl Engine {
             packets: Packets::default(),
             peer_memory: PeerMemory::default(),
             tuner: StoreTuner::new(group.rank == 0),
+            wires: Wires::default(),
             operations: Operations::new(planning, group.rank, group.size()),
             group,
             planner,
@@ -230,6 +239,9 @@ impl Engine {
             self.history = descriptor.digest(self.sequence, history);
             (self.sequence, history)
         };
+        if self.links.needs_progress() && self.queue.is_empty() && bytes_of(&call) >= LONG_BYTES {
+            self.wires.begun(&self.links, &self.group);
+        }
         let record = self.group.recorder.enter(sequence, &descriptor, caller);
         Request { call, sequence, history, record }
     }
@@ -255,6 +267,11 @@ impl Engine {
     /// Leaves what ended with an error; what finished before has finished.
     pub fn leave_failed(&self, task: &Task) {
         task.requests().for_each(|request| self.group.recorder.fail(request.record));
+    }
+
+    /// What is known of the wires to other hosts.
+    pub(crate) fn wires(&self) -> Vec<WireRecord> {
+        self.wires.records()
     }
 
     /// A task for a call that its thread waits for; give it back with [`Engine::put_back`].
@@ -298,6 +315,9 @@ impl Engine {
         let moved = match progress {
             Progress::Done if self.links.is_flushed() => {
                 task.leave(self);
+                if self.links.needs_progress() {
+                    self.wires.ended(task.long_mark(), &self.links, &self.group);
+                }
                 return Ok(progress);
             }
             // What the system has not taken yet must not wait for the next call.
@@ -549,6 +569,7 @@ impl Engine {
     /// Closes the connections of an idle engine and forgets what was bound to them; both come again when needed.
     pub(crate) fn release(&mut self) {
         self.links.close();
+        self.wires.clear(&self.group);
         self.wanted.clear();
         self.packets = Packets::default();
         self.peer_memory = PeerMemory::default();

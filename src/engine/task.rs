@@ -13,6 +13,7 @@ use super::packets::Packets;
 use super::part::Part;
 use super::trouble::{self, Ending, Trouble, Watch};
 use super::watched::Watched;
+use super::wires::LONG_BYTES;
 use super::{Buffers, Engine};
 use crate::Rank;
 use consort_control::report::evidence::{Stuck, Traffic};
@@ -191,6 +192,13 @@ impl Task {
     /// The requests whose end has not been recorded.
     pub(crate) fn requests(&self) -> impl Iterator<Item = &Request> {
         self.parts[..self.count].iter().filter_map(Part::open)
+    }
+
+    /// A word that is the same for tasks of the same calls, where they are long.
+    pub(super) fn long_mark(&self) -> Option<u64> {
+        let calls = || self.parts[..self.count].iter().map(|part| &part.asked().call);
+        let is_long = calls().map(super::bytes_of).fold(0, u64::saturating_add) >= LONG_BYTES;
+        is_long.then(|| calls().fold(0, |mark, call| call.descriptor().digest(0, mark)))
     }
 
     /// Records that all requests finished.

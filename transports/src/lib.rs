@@ -44,6 +44,6 @@ pub use proof::{PROOF_BYTES, prove, proves};
 pub use shm::Shm;
 pub use tcp::{Listener, Tcp};
 pub use transport::{
-    Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, PeerState, RemoteRegion,
-    Service, Transport,
+    Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Flow, Layout, PeerState,
+    RemoteRegion, Service, Transport,
 };

@@ -5,9 +5,11 @@
 //! a party that knows both; [`Endpoint::connect`] turns it into a [`Connection`]. Deliberately absent: ranks,
 //! collectives, reduction, waiting.
 
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use consort_memory::{Bell, Counter, Row, Span, SpanMut};
 
@@ -177,6 +179,27 @@ pub enum PeerState {
     Closed,
 }
 
+/// What one of a connection's ways to the peer has carried in this direction, by the system's own count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Flow {
+    /// Which way.
+    pub way: u8,
+    /// Which of its sockets in turn: each counts from the beginning.
+    pub epoch: u32,
+    /// Its end here.
+    pub from: IpAddr,
+    /// Its end at the peer.
+    pub to: IpAddr,
+    /// Bytes that the peer's system has acknowledged.
+    pub bytes: u64,
+    /// How long the wire was at work on them: without the time in which nothing was on its way, or the peer's system had no room.
+    pub at_work: Duration,
+    /// The round trip at present.
+    pub round_trip: Duration,
+    /// Packets that were sent again.
+    pub sent_again: u32,
+}
+
 /// An established connection: one mailbox and two counters on each side.
 pub trait Connection: Send {
     /// [`Transport::name`].
@@ -288,6 +311,9 @@ pub trait Connection: Send {
     fn has_new_wake(&mut self, _forget: &mut dyn FnMut(BorrowedFd<'_>)) -> bool {
         false
     }
+
+    /// What each way to the peer has carried, where a system counts that: a call of the system for each.
+    fn flows(&self, _each: &mut dyn FnMut(Flow)) {}
 
     /// The doorbells of both sides, where the peer's stores move everything ([`Capabilities::load_store`]): a waiter
     /// sleeps on its own, and who has stored rings the other.

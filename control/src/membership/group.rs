@@ -5,6 +5,7 @@
 //! failure becomes the same on all ranks is in `failure`.
 
 mod failure;
+mod pace;
 mod rounds;
 
 use std::collections::{BTreeMap, HashMap};
@@ -17,6 +18,8 @@ use consort_transports::Address;
 
 use failure::Failing;
 pub use failure::Failure;
+use pace::Pace;
+pub use pace::Wire;
 use rounds::Rounds;
 pub use rounds::{Agreement, Disagreement, GRACE};
 
@@ -56,6 +59,7 @@ pub struct Group {
     waker: AtomicU64,
     stuck: Mutex<Option<Standing>>,
     wires: OnceLock<Arc<dyn Wires>>,
+    pace: Mutex<Pace>,
 }
 
 /// Up to this many ranks a report comes to every rank from every other, not only from its author.
@@ -110,6 +114,7 @@ impl Group {
             waker: AtomicU64::new(0),
             stuck: Mutex::new(None),
             wires: OnceLock::new(),
+            pace: Mutex::default(),
             members,
         });
         member.register(&group);
@@ -514,6 +519,7 @@ impl Group {
             messages: under_way.map(|entry| (entry.sequence, entry.descriptor)).collect(),
             passed: passed.into_iter().map(|(rank, (sent, received))| (rank, sent, received)).collect(),
             traffic: standing.map(|standing| standing.traffic.clone()).unwrap_or_default(),
+            slow: self.slow_wires(),
         }
     }
 

@@ -68,6 +68,21 @@ pub struct Traffic {
     pub credited: u64,
 }
 
+/// A wire that carries what a rank sends more slowly than usual.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SlowWire {
+    /// To whom, within the communicator.
+    pub peer: Rank,
+    /// The addresses of its ends: this rank's and the peer's.
+    pub from: String,
+    pub to: String,
+    /// Bytes a second while it is at work: usually, and now.
+    pub usual: u64,
+    pub now: u64,
+    /// For how long it has been slow.
+    pub age: Duration,
+}
+
 /// One rank of one communicator: how far it is and what it does.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Position {
@@ -91,6 +106,7 @@ pub struct Position {
     /// Per peer the number of the last message sent to it and received from it, of those that are still known.
     pub passed: Vec<(Rank, u64, u64)>,
     pub traffic: Vec<Traffic>,
+    pub slow: Vec<SlowWire>,
 }
 
 impl Position {
@@ -106,6 +122,7 @@ impl Position {
                 stuck.age = stuck.age.saturating_add(time);
             }
         }
+        position.slow.iter_mut().for_each(|wire| wire.age = wire.age.saturating_add(time));
         position
     }
 }

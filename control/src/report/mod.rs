@@ -7,6 +7,7 @@ mod analysis;
 pub mod evidence;
 pub(crate) mod json;
 pub mod machine;
+mod slow;
 #[cfg(test)]
 mod tests;
 pub(crate) mod text;
@@ -17,6 +18,7 @@ use serde::Serialize;
 
 pub use analysis::analyse;
 pub use machine::{GraphReport, WayReport};
+pub use slow::WireReport;
 
 use consort_types::Rank;
 
@@ -42,6 +44,8 @@ pub struct Report {
     pub verdict: String,
     /// The machine's graph, where it is known.
     pub graph: Option<GraphReport>,
+    /// The wires between hosts that are slower than usual, of the ranks that answered.
+    pub slow: Vec<WireReport>,
     /// Every rank, in order.
     pub ranks: Vec<RankReport>,
 }

@@ -28,6 +28,9 @@ impl fmt::Display for Report {
         if let Some(graph) = &self.graph {
             writeln!(f, "{graph}")?;
         }
+        for wire in &self.slow {
+            writeln!(f, "slow: {wire}")?;
+        }
         let mut lines = vec![["rank", "where", "last finished", "now"].map(String::from)];
         lines.extend(rows(&self.ranks));
         f.write_str(&columns(&lines, [true, false, false, false]))

@@ -149,5 +149,7 @@ fn trace_of(group: &Group, start: Moment, patience: Duration) -> String {
         clock: alignment.last(),
         dropped: entries.last().map_or(0, |last| last.index - entries.len() as u64),
     };
-    lines(&track, &operations)
+    let notes: Vec<(u64, String)> =
+        group.wire_notes().into_iter().map(|(at, text)| (alignment.align(at), text)).collect();
+    lines(&track, &operations, &notes)
 }

@@ -103,7 +103,8 @@ impl std::fmt::Display for Micros {
 }
 
 /// The events of a communicator on one rank, a line each, with commas between them.
-pub(super) fn lines(track: &Track, operations: &[Operation]) -> String {
+/// `notes` are what was said of wires, with their times.
+pub(super) fn lines(track: &Track, operations: &[Operation], notes: &[(u64, String)]) -> String {
     let pid = track.job_rank;
     let clock = track.clock.map(|(offset, bound)| json!({ "offset_ns": offset, "error_ns": bound }));
     let named = |what: &str, tid: u64, args: serde_json::Value| json!({ "ph": "M", "name": what, "pid": pid, "tid": tid, "args": args });
@@ -150,6 +151,12 @@ pub(super) fn lines(track: &Track, operations: &[Operation]) -> String {
     }
     if track.clock.is_none() {
         note("rank 0 did not say its time: this rank's clock is not aligned", track.dropped);
+    }
+    for (at, name) in notes {
+        let (ts, tid) = (at / 1000, track.row(0));
+        let note =
+            json!({ "ph": "i", "s": "p", "cat": "wire", "name": name, "pid": pid, "tid": tid, "ts": ts });
+        let _ = write!(text, ",\n{note}");
     }
     text.push_str(&body);
     text
@@ -217,7 +224,7 @@ mod tests {
 
     fn parsed(track: &Track, entries: &[Entry], alignment: &Alignment) -> Vec<Value> {
         let operations: Vec<_> = entries.iter().map(|e| Operation::new(e, &scale(), alignment)).collect();
-        let text = lines(track, &operations);
+        let text = lines(track, &operations, &[(5_000_000_700, "a \"slow\" wire".into())]);
         assert!(text.lines().all(|line| line.starts_with('{') && line.trim_end_matches(',').ends_with('}')));
         serde_json::from_str(&format!("[\n{text}\n]\n")).expect("valid JSON")
     }
@@ -250,7 +257,9 @@ mod tests {
         let names: Vec<&Value> = of(&events, "M").into_iter().map(|event| &event["args"]["name"]).collect();
         assert_eq!(names[0], "rank 3 (host \"a\", pid 77)");
         assert!(names.contains(&&json!("fedcba9876543210 (ranks 0-3)")));
-        assert!(of(&events, "i").is_empty());
+        let notes = of(&events, "i");
+        assert_eq!((&notes[0]["name"], &notes[0]["ts"]), (&json!("a \"slow\" wire"), &json!(5_000_000)));
+        assert_eq!(notes.len(), 1);
     }
 
     #[test]
@@ -278,7 +287,7 @@ mod tests {
         let track = Track { clock: None, ..track(12) };
         let events = parsed(&track, &entries, &Alignment::Unknown);
         let notes = of(&events, "i");
-        assert_eq!(notes.len(), 2);
+        assert_eq!(notes.len(), 3);
         assert_eq!(notes[0]["args"]["dropped"], 12);
         assert_eq!(notes[0]["name"], "12 operations before this are not kept");
         assert!(parsed(&track, &[], &Alignment::Unknown).len() >= 4);

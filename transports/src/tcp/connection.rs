@@ -13,7 +13,7 @@ use super::handshake::JobName;
 use super::listener::Listener;
 use super::session::{Beginning, Session};
 use crate::streams::{Path, Ready};
-use crate::{Capabilities, Connection, CounterKind, PeerState, RemoteRegion, TransportError};
+use crate::{Capabilities, Connection, CounterKind, Flow, PeerState, RemoteRegion, TransportError};
 
 #[derive(Debug)]
 pub(super) struct TcpConnection {
@@ -141,6 +141,10 @@ impl Connection for TcpConnection {
 
     fn waits_for_room(&self, at: usize) -> bool {
         self.watched.get(at).is_some_and(|socket| lock(&self.session).waits_for_room(socket))
+    }
+
+    fn flows(&self, each: &mut dyn FnMut(Flow)) {
+        lock(&self.session).flows(each);
     }
 
     fn progress(&mut self) -> Result<PeerState, TransportError> {

@@ -221,6 +221,7 @@ mod tests {
                 guilty: Guilty::Unreachable(vec![silent]),
                 verdict: String::new(),
                 graph: None,
+                slow: Vec::new(),
                 ranks: (0..3).map(|rank| about(rank, silent)).collect(),
             };
             Failure { report: Some(Arc::new(report)), ..internal(by) }

@@ -95,7 +95,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::recorder::AgedEntry;
-    use crate::report::evidence::{Evidence, Open, Reach, Stuck, Traffic, Want, Witness};
+    use crate::report::evidence::{Evidence, Open, Reach, SlowWire, Stuck, Traffic, Want, Witness};
     use consort_types::call::{Descriptor, Named};
     use consort_types::call::{Kind, Operator};
     use consort_types::error::{Error, Operation};
@@ -128,6 +128,14 @@ pub(super) mod tests {
             messages: vec![(4, descriptor())],
             passed: vec![(2, 7, 8)],
             traffic: vec![Traffic { peer: 2, channel: 1, filled: 1, arrived: 2, returned: 3, credited: 4 }],
+            slow: vec![SlowWire {
+                peer: 2,
+                from: "10.0.0.1".into(),
+                to: "10.0.0.2".into(),
+                usual: 118_000_000,
+                now: 59_000_000,
+                age: Duration::from_secs(6),
+            }],
         }
     }
 

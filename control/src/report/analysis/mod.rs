@@ -16,7 +16,7 @@ use view::View;
 use words::Words;
 
 use super::evidence::Evidence;
-use super::{CallReport, Guilty, Report};
+use super::{CallReport, Guilty, Report, slow};
 use consort_types::error::seconds;
 
 /// What every rank does, and whose fault it is that the operation which `evidence` is about does not end.
@@ -46,6 +46,7 @@ pub fn analyse(evidence: &Evidence) -> Report {
         guilty,
         verdict,
         graph: None,
+        slow: slow::wires(evidence),
         ranks: (0..view.size()).filter_map(|rank| rows::rank(&view, rank)).collect(),
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use consort_testing::Random;
 
 use super::world::{HOME, OTHER, THIRD, World, call, position, process, waiting};
-use crate::report::evidence::{Position, Reach, Traffic, Want};
+use crate::report::evidence::{Position, Reach, SlowWire, Traffic, Want};
 use crate::report::{Guilty, analyse};
 use consort_types::Rank;
 use consort_types::call::Descriptor;
@@ -62,7 +62,16 @@ impl Dice {
         let passed =
             (0..self.below(3)).map(|_| (self.rank(size), self.sequence(), self.sequence())).collect();
         let caller = self.below(3);
-        Position { caller, entered, finished, last, open, messages, passed, traffic, ..base }
+        let slow = (0..self.below(2)).map(|_| SlowWire {
+            peer: self.rank(size),
+            from: "\u{1b}[31m".repeat(self.below(300) as usize),
+            to: String::new(),
+            usual: self.sequence(),
+            now: self.sequence(),
+            age: Duration::MAX,
+        });
+        let slow = slow.collect();
+        Position { caller, entered, finished, last, open, messages, passed, traffic, slow, ..base }
     }
 }
 

@@ -61,6 +61,7 @@ pub(super) fn position(communicator: u64, size: u32, rank: Rank, job_rank: Rank)
         messages: Vec::new(),
         passed: Vec::new(),
         traffic: Vec::new(),
+        slow: Vec::new(),
     }
 }
 

@@ -30,13 +30,14 @@ use nix::sys::socket::{Shutdown, shutdown};
 
 use super::call::Call;
 use super::handshake::Key;
+use super::info::Info;
 use super::socket::Socket;
 use super::wire::{Header, PLACE_MAX, STREAM};
 use super::{Expectation, LISTENERS_MAX, NAME};
 use crate::mapped::check_bounds;
 use crate::segment::Nonce;
 use crate::streams::{Fenced, Fragment, Path, Peering, Ready};
-use crate::{CounterKind, PeerState, TransportError};
+use crate::{CounterKind, Flow, PeerState, TransportError};
 use mending::Broke;
 
 /// Where a session has several sockets, a fill is cut into about [`FRAGMENTS`], of at least this many bytes each.
@@ -201,6 +202,25 @@ impl Session {
     /// The sockets, to be watched.
     pub(super) fn descriptors(&self) -> Vec<Arc<OwnedFd>> {
         self.sockets.iter().map(|socket| Arc::clone(&socket.descriptor)).collect()
+    }
+
+    /// What its sockets have carried.
+    pub(super) fn flows(&self, each: &mut dyn FnMut(Flow)) {
+        for Socket { descriptor, path, .. } in &self.sockets {
+            let (from, to) = self.ways[usize::from(path.number)];
+            let Some(info) = Info::of(&**descriptor) else { continue };
+            let Some(carried) = info.carried else { continue };
+            each(Flow {
+                way: path.number,
+                epoch: path.epoch,
+                from: from.to_canonical(),
+                to: to.ip().to_canonical(),
+                bytes: carried.bytes,
+                at_work: carried.at_work,
+                round_trip: info.round_trip,
+                sent_again: info.sent_again,
+            });
+        }
     }
 
     fn check(&self) -> Result<(), TransportError> {

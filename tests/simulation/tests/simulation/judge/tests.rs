@@ -82,6 +82,7 @@ fn blaming(guilty: Guilty) -> Option<Arc<Report>> {
         guilty,
         verdict: String::new(),
         graph: None,
+        slow: Vec::new(),
         ranks: Vec::new(),
     }))
 }
