@@ -240,7 +240,7 @@ impl Engine {
             (self.sequence, history)
         };
         if self.links.needs_progress() && self.queue.is_empty() && bytes_of(&call) >= LONG_BYTES {
-            self.wires.begun(&self.links, &self.group);
+            self.wires.begun(descriptor.digest(0, 0), &self.links, &self.group);
         }
         let record = self.group.recorder.enter(sequence, &descriptor, caller);
         Request { call, sequence, history, record }

@@ -5,7 +5,7 @@ mod world;
 
 use std::time::Duration;
 
-use super::evidence::{Position, Reach, Want};
+use super::evidence::{Position, Reach, SlowWire, Want};
 use super::machine::{Way, Wires};
 use super::{Guilty, Report};
 use crate::bootstrap::Member;
@@ -543,4 +543,28 @@ fn many_ranks_share_lines() {
     let text = report.to_string();
     assert!(text.lines().count() <= 8, "{text}");
     assert!(text.contains("\n0-16, 18-39, 48-63  14 hosts"), "{text}");
+}
+
+#[test]
+fn a_slow_wire_has_a_line_of_its_own_and_the_rank_that_sends_says_so() {
+    let mut world = World::new(4).ring([0, 1, 3]);
+    world.at(3).slow.push(SlowWire {
+        peer: 1,
+        from: "10.0.0.3".into(),
+        to: "10.0.0.1".into(),
+        usual: 118_000_000,
+        now: 59_500_000,
+        age: Duration::from_millis(6_500),
+    });
+    let report = world.report();
+    let line = "slow: the wire from rank 3 (10.0.0.3) to rank 1 (10.0.0.1) carries 59.5 MB/s, 50 % of its usual 118.0 MB/s, \
+                since 6.5 s";
+    assert!(report.to_string().lines().any(|other| other == line), "{report}");
+    let json: serde_json::Value = serde_json::from_str(&report.to_json()).expect("JSON");
+    let wire = serde_json::json!({
+        "from": 3, "to": 1, "source": "10.0.0.3", "destination": "10.0.0.1", "usual_bytes_s": 118_000_000,
+        "bytes_s": 59_500_000, "since_s": 6.5
+    });
+    assert_eq!(json["slow"], serde_json::json!([wire]));
+    assert!(World::new(2).report().slow.is_empty());
 }

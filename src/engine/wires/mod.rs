@@ -1,7 +1,7 @@
 //! How fast the wires to other hosts carry what this rank sends, and which of them have become slow.
 //!
 //! ```text
-//! a long call begins ──► the system's counts, unless they are known ──► the call ends ──► the counts again ──► a sample of the call's kind
+//! a long call begins ──► the system's counts, unless they are known ──► calls of its kind end ──► the counts again ──► part of a sample
 //! ```
 //!
 //! A wire's rate depends on what else is under way there at the same time: other channels of a plan, other ranks of the host, several
@@ -36,6 +36,8 @@ const READ_EVERY: Duration = Duration::from_millis(10);
 const COUNTED: Duration = Duration::from_millis(40);
 /// Kinds of calls of a wire that are remembered: the last that were met.
 const KINDS: usize = 8;
+/// A way that carries less than this part of what the busiest carries is there for words about what comes in.
+const MOST: u64 = 16;
 /// What was slow in calls that have not come again for so long is not known to be slow any more.
 const STALE: Duration = Duration::from_secs(60);
 
@@ -58,6 +60,8 @@ pub(crate) struct Wires {
     since: Since,
     /// From when times are counted.
     began: Option<Instant>,
+    /// Of each way what the last reading brought: kept for its table.
+    carried: Vec<((usize, u8), u64, Duration)>,
 }
 
 /// One way of a link.
@@ -86,10 +90,12 @@ struct Kind {
 }
 
 impl Wires {
-    /// A long call begins, and no other is under way.
-    pub(crate) fn begun(&mut self, links: &Links, group: &Group) {
-        if self.since == Since::Mixed {
-            self.read(links, group, None);
+    /// A long call of this kind begins, and no other is under way.
+    pub(crate) fn begun(&mut self, mark: u64, links: &Links, group: &Group) {
+        match self.since {
+            Since::Calls(before) if before != mark => self.read(links, group, Some(before)),
+            Since::Mixed => self.read(links, group, None),
+            Since::Nothing | Since::Calls(_) => {}
         }
     }
 
@@ -114,10 +120,18 @@ impl Wires {
         let age = now.saturating_duration_since(*self.began.get_or_insert(now));
         (self.read_at, self.since) = (Some(now), Since::Nothing);
         let ways = &mut self.ways;
+        let (mut read, mut most) = (std::mem::take(&mut self.carried), 0);
         links.flows(&mut |number, (peer, channel), flow| {
             let wire = Wire { peer, from: flow.from, to: flow.to };
-            let way = ways.entry((number, flow.way)).or_insert_with(|| Way::new(wire, channel, &flow));
+            let key = (number, flow.way);
+            let way = ways.entry(key).or_insert_with(|| Way::new(wire, channel, &flow));
             let (bytes, at_work) = way.advance(&flow);
+            most = most.max(bytes);
+            read.push((key, bytes, at_work));
+        });
+        for (key, bytes, at_work) in read.drain(..) {
+            let Some(way) = ways.get_mut(&key) else { continue };
+            let mark = mark.filter(|_| bytes >= most / MOST);
             if let Some((mark, verdict)) =
                 mark.and_then(|mark| Some((mark, way.judge(mark, bytes, at_work, age)?)))
             {
@@ -126,7 +140,8 @@ impl Wires {
                 });
             }
             way.forget(group, age);
-        });
+        }
+        self.carried = read;
     }
 
     /// What is known of them.
@@ -314,3 +329,6 @@ impl fmt::Display for WireRecord {
         )
     }
 }
+
+#[cfg(test)]
+mod tests;

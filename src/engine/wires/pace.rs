@@ -18,6 +18,8 @@ const KEPT: usize = 48;
 const KEPT_MIN: usize = 8;
 /// The share of the usual rate that nearly all samples must reach for the wire to be judged.
 const STEADY: f64 = 0.75;
+/// Below so many bytes a second a wire carries words about what comes in, and their time is that of round trips.
+const WORDS: f64 = 1e6;
 /// Below this share of the usual rate a wire is slow: half of it is, with some error.
 const SLOW: f64 = 0.6;
 /// From this share on it has recovered.
@@ -73,7 +75,7 @@ impl Pace {
         }
         let rate = self.bytes as f64 / self.at_work.as_secs_f64();
         (self.bytes, self.at_work, self.since) = (0, Duration::ZERO, None);
-        self.sample(rate, since, now)
+        if rate < WORDS { None } else { self.sample(rate, since, now) }
     }
 
     fn sample(&mut self, rate: f64, since: Duration, now: Duration) -> Option<Verdict> {
@@ -218,6 +220,13 @@ mod tests {
             });
             assert!(wire.verdicts.is_empty(), "seed {seed}: {:?}", wire.verdicts);
         }
+    }
+
+    #[test]
+    fn words_about_what_comes_in_are_not_judged() {
+        let mut wire = Wire::new();
+        wire.runs(60, || 40e3).runs(60, || 20e3);
+        assert!(wire.verdicts.is_empty() && wire.pace.kept.is_empty(), "{:?}", wire.verdicts);
     }
 
     #[test]

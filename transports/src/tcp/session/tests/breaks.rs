@@ -63,6 +63,56 @@ impl Pair {
     }
 }
 
+#[test]
+fn what_sockets_carry_is_counted_and_begins_anew_with_the_next() {
+    const BYTES: usize = 300_000;
+    let source = vec![7u8; BYTES];
+    let mut pair = Pair::new(BYTES);
+    let flow = |pair: &Pair| {
+        let mut all = Vec::new();
+        pair.up[0].flows(&mut |flow| all.push(flow));
+        all
+    };
+    let began = Instant::now();
+    for turn in 1..=2u64 {
+        let mut done = 0;
+        while pair.up[0].fill(0, Span::of(&source), (turn, 0), &mut done).expect("it goes").is_pending() {
+            assert!(began.elapsed() < Duration::from_secs(60), "turn {turn}");
+            advance(&mut pair);
+        }
+        while pair.up[1].counter(CounterKind::Ready).value() < turn || !pair.up[0].is_delivered() {
+            assert!(began.elapsed() < Duration::from_secs(60), "turn {turn}");
+            advance(&mut pair);
+        }
+        let [flow] = flow(&pair)[..] else { panic!("one socket") };
+        let local = IpAddr::from([127, 0, 0, 1]);
+        assert_eq!((flow.way, u64::from(flow.epoch), flow.from, flow.to), (0, turn, local, local));
+        let hello = 4096;
+        assert!((BYTES as u64..BYTES as u64 + hello).contains(&flow.bytes), "{flow:?}");
+        if turn == 1 {
+            pair.kill(0, 0);
+            while pair.sockets(0).is_empty() || epoch(&pair) < 2 {
+                assert!(began.elapsed() < Duration::from_secs(60), "it is not mended");
+                pair.serve();
+                advance(&mut pair);
+            }
+        }
+    }
+}
+
+fn advance(pair: &mut Pair) {
+    for up in &mut pair.up {
+        up.progress().expect("it goes on");
+    }
+}
+
+/// Which socket of the caller's, counted from the first, is open.
+fn epoch(pair: &Pair) -> u32 {
+    let mut epoch = 0;
+    pair.up[0].flows(&mut |flow| epoch = flow.epoch);
+    epoch
+}
+
 /// Bytes both ways through four slots while sockets end again and again, on either side and on both: all of it is right when its
 /// slot is read.
 fn break_sockets(interfaces: u8, random: &mut Random) {
