@@ -4,8 +4,7 @@
 //! the builders state. All pieces count as equally long. Deliberately absent: nanoseconds and bytes, which need
 //! prices and sizes and are the planner's, and what lowering adds (waves, slots, scratch).
 
-use std::collections::HashMap;
-
+use crate::numbers::Numbers;
 use crate::{Place, Rank, Schedule};
 
 /// The counts of a [`Schedule`]. Local copies are free.
@@ -39,7 +38,7 @@ impl Schedule {
             ..Cost::default()
         };
         // The length in messages of the chain that ends in a place; a place that no transfer wrote has length 0.
-        let mut depths: HashMap<(Rank, Place), u32> = HashMap::new();
+        let mut depths: Numbers<(Rank, Place), u32> = Numbers::default();
         for round in &self.rounds {
             let depth = |rank: Rank, place: Place| depths.get(&(rank, place)).copied().unwrap_or(0);
             let mut written = Vec::with_capacity(round.transfers.len());

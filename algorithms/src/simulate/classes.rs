@@ -15,11 +15,11 @@
 //! or it takes long to find, there are no classes. Absent: schedules that are too large to have all their transfers
 //! ([`orbit`](super::orbit)).
 
-use std::collections::HashMap;
 use std::ops::Range;
 
 use super::paths::{Path, Paths, Weighted};
 use super::program::{Connection, Message, Op, Piece, Program};
+use crate::numbers::Numbers;
 
 /// Rounds of dividing, at most; each costs a pass over all operations.
 const ROUNDS_MAX: usize = 64;
@@ -243,7 +243,7 @@ fn hash(words: impl FnOnce(&mut dyn FnMut(u64))) -> u64 {
 
 /// The classes divided by a hash of each member, and their number.
 fn renumber(classes: &[u32], hash: impl Fn(usize) -> u64) -> (Vec<u32>, usize) {
-    let mut numbers: HashMap<(u32, u64), u32> = HashMap::new();
+    let mut numbers: Numbers<(u32, u64), u32> = Numbers::default();
     let divided = classes.iter().enumerate().map(|(index, &class)| {
         let next = numbers.len() as u32;
         *numbers.entry((class, hash(index))).or_insert(next)
@@ -282,7 +282,7 @@ fn holds(classes: &[u32], words: impl Fn(usize, &mut Vec<u64>)) -> bool {
 /// each limit.
 fn quotient_paths(paths: &Paths, connection: &[u32], mut alike: Vec<u32>) -> (Paths, Vec<u32>) {
     // How many connections of each class are on each first limit.
-    let mut on: HashMap<(u32, u32), u32> = HashMap::new();
+    let mut on: Numbers<(u32, u32), u32> = Numbers::default();
     for (&path, &class) in paths.path_of.iter().zip(connection) {
         let path = &paths.paths[path as usize];
         for limit in limits_of(path, paths.links).filter(|&limit| alike[limit as usize] == limit) {

@@ -4,11 +4,10 @@
 //! order. A limit is left out of all paths only if it can never bind. Absent: shares, which change while messages are
 //! under way.
 
-use std::collections::HashMap;
-
 use super::SimulateError;
 use super::program::Connection;
 use crate::Rank;
+use crate::numbers::Numbers;
 use crate::topology::{LinkId, NodeId, Routes, Topology};
 
 /// Something that stands for several of its kind.
@@ -79,7 +78,7 @@ impl Paths {
                 paths.push(path(&route, ends, topology, &capacity));
             }
         }
-        let number: HashMap<(Rank, Rank), u32> = pairs.into_iter().zip(0..).collect();
+        let number: Numbers<(Rank, Rank), u32> = pairs.into_iter().zip(0..).collect();
         let path_of = connections.iter().map(|c| number[&(c.from, c.to)]).collect();
         Ok(Paths { paths, path_of, capacity, links: topology.links().len() })
     }

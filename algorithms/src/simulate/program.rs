@@ -4,10 +4,9 @@
 //! channel. A program may have the lanes of some ranks alone, which stand for all others ([`Home`]). Absent: places,
 //! which are needed only to find the lanes.
 
-use std::collections::HashMap;
-
 use super::Options;
 use crate::lower::length_of;
+use crate::numbers::Numbers;
 use crate::{Channel, Place, Rank, Schedule, Transfer};
 
 /// The next operation of a lane.
@@ -101,8 +100,8 @@ impl Program {
         let extents = schedule.partition.extents(options.block_bytes, 1);
         let mut build = Build {
             lane_of: lanes(schedule, home.received),
-            lane_ids: HashMap::new(),
-            connection_ids: HashMap::new(),
+            lane_ids: Numbers::default(),
+            connection_ids: Numbers::default(),
             home: home.of,
             program: Program {
                 lanes: Vec::new(),
@@ -129,7 +128,7 @@ impl Program {
                 by_message.push((build.connection(transfer), index, piece(transfer)));
             }
             // Messages in the order of their first transfers, each with its transfers side by side.
-            let mut first: HashMap<u32, usize> = HashMap::new();
+            let mut first: Numbers<u32, usize> = Numbers::default();
             for (connection, index, _) in &by_message {
                 first.entry(*connection).or_insert(*index);
             }
@@ -233,9 +232,9 @@ impl Program {
 
 struct Build<'a> {
     home: &'a dyn Fn(Rank) -> Rank,
-    lane_of: HashMap<(Rank, Channel), Channel>,
-    lane_ids: HashMap<(Rank, Channel), u32>,
-    connection_ids: HashMap<(Rank, Rank, Channel), u32>,
+    lane_of: Numbers<(Rank, Channel), Channel>,
+    lane_ids: Numbers<(Rank, Channel), u32>,
+    connection_ids: Numbers<(Rank, Rank, Channel), u32>,
     program: Program,
 }
 
@@ -302,13 +301,13 @@ impl Build<'_> {
 
 /// For channels of a rank that run in the lane of a lower channel: that channel. Channels share a lane when one
 /// writes a place of the output or of scratch that the other touches.
-fn lanes(schedule: &Schedule, received: &[Transfer]) -> HashMap<(Rank, Channel), Channel> {
-    let mut joined: HashMap<(Rank, Channel), Channel> = HashMap::new();
+fn lanes(schedule: &Schedule, received: &[Transfer]) -> Numbers<(Rank, Channel), Channel> {
+    let mut joined: Numbers<(Rank, Channel), Channel> = Numbers::default();
     if schedule.channels() == 1 {
         return joined;
     }
     let transfers = || schedule.rounds.iter().flat_map(|round| &round.transfers).chain(received);
-    let mut writers: HashMap<(Rank, Place), Channel> = HashMap::new();
+    let mut writers: Numbers<(Rank, Place), Channel> = Numbers::default();
     for transfer in transfers() {
         let writer = *writers.entry((transfer.to, transfer.target)).or_insert(transfer.channel);
         join(&mut joined, transfer.to, writer, transfer.channel);
@@ -325,7 +324,7 @@ fn lanes(schedule: &Schedule, received: &[Transfer]) -> HashMap<(Rank, Channel),
     entries.into_iter().map(|key| (key, lowest(&joined, key.0, key.1))).collect()
 }
 
-fn lowest(joined: &HashMap<(Rank, Channel), Channel>, rank: Rank, channel: Channel) -> Channel {
+fn lowest(joined: &Numbers<(Rank, Channel), Channel>, rank: Rank, channel: Channel) -> Channel {
     let mut channel = channel;
     while let Some(&lower) = joined.get(&(rank, channel)) {
         channel = lower;
@@ -333,7 +332,7 @@ fn lowest(joined: &HashMap<(Rank, Channel), Channel>, rank: Rank, channel: Chann
     channel
 }
 
-fn join(joined: &mut HashMap<(Rank, Channel), Channel>, rank: Rank, one: Channel, other: Channel) {
+fn join(joined: &mut Numbers<(Rank, Channel), Channel>, rank: Rank, one: Channel, other: Channel) {
     let (one, other) = (lowest(joined, rank, one), lowest(joined, rank, other));
     if one != other {
         joined.insert((rank, one.max(other)), one.min(other));
