@@ -1,7 +1,7 @@
 //! What joining a job costs: a rank of a job that a launcher started, where all ranks begin to join at the same instant.
 //!
 //! `scripts/hosts run "0 1" -- target/release/examples/joining $(($(date +%s) + 2)) [BYTES]`: at that second of the clock
-//! every rank joins; with BYTES, all-reduces of 8 bytes and of so many follow. Each rank says in one line how long each
+//! every rank joins; with BYTES, all-reduces of 8 bytes and of BYTES follow. Each rank says in one line how long each
 //! took, how many sockets the process holds and how many bytes it has in memory beyond those before the join.
 
 use std::error::Error;
@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let library = beyond().saturating_sub(count as u64 * 4);
             line += &format!("; {name} {took:.1?}, {} sockets, {library} bytes", sockets());
         }
-        line += &format!(", of which {} in connections", comm.memory_bytes()?);
+        line += &format!(", {} in connections", comm.memory_bytes()?);
         comm.barrier()?;
     }
     println!("{line}");

@@ -192,8 +192,13 @@ pub struct Flow {
     pub to: IpAddr,
     /// Bytes that the peer's system has acknowledged.
     pub bytes: u64,
-    /// How long the wire was at work on them: without the time in which nothing was on its way, or the peer's system had no room.
+    /// Bytes that have come from it.
+    pub received: u64,
+    /// How long something was on its way to the peer.
     pub at_work: Duration,
+    /// How much of that the peer's system had no room for more: what was on its way filled all that it had offered, or the peer did not
+    /// read.
+    pub held_up: Duration,
     /// The round trip at present.
     pub round_trip: Duration,
     /// Packets that were sent again.

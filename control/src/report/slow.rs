@@ -64,7 +64,7 @@ impl fmt::Display for WireReport {
     }
 }
 
-/// Those of which the ranks of the communicator speak.
+/// Those that the communicator's ranks name.
 pub(super) fn wires(evidence: &Evidence) -> Vec<WireReport> {
     let said =
         (0..).zip(&evidence.ranks).filter_map(|(rank, witness)| Some((rank, witness.position.as_ref()?)));

@@ -6,11 +6,11 @@
 //!
 //! A wire's rate depends on what else is under way there at the same time: other channels of a plan, other ranks of the host, several
 //! peers that send to one. So calls of one kind are compared with each other only: the same collective of as many elements has the same plan
-//! on all ranks, and so the same company. The rate is that of the time in which the wire was at work, as the system counts it: a rank that
-//! comes late, or a peer that takes nothing, is no slow wire.
+//! on all ranks, and so the same company. The rate is that of the time in which something was on its way, as the system counts it: a rank
+//! that comes late is no slow wire.
 //!
-//! Invariant: costs nothing on links whose bytes no system counts, and on others a call of the system for each link and long call,
-//! [`READ_EVERY`] apart at least. Absent: the judgement of rates ([`pace`]), and where it is said ([`Group`]).
+//! Invariant: costs nothing on links whose bytes no system counts, and on others a call of the system for each socket and long call,
+//! [`READ_EVERY`] apart at least; two for each call of another kind than the one before. Absent: the judgement of rates ([`pace`]), and where it is said ([`Group`]).
 
 mod histogram;
 mod pace;
@@ -26,7 +26,7 @@ use super::links::Links;
 use crate::Rank;
 use consort_control::membership::group::{Group, Wire};
 use histogram::Histogram;
-use pace::{Pace, Verdict};
+use pace::{Load, Pace, Verdict};
 
 /// Calls of fewer bytes are not looked at: their time is that of hops.
 pub(crate) const LONG_BYTES: u64 = 1 << 20;
@@ -35,9 +35,11 @@ const READ_EVERY: Duration = Duration::from_millis(10);
 /// The least time at work for a rate of its own in the histogram.
 const COUNTED: Duration = Duration::from_millis(40);
 /// Kinds of calls of a wire that are remembered: the last that were met.
-const KINDS: usize = 8;
-/// A way that carries less than this part of what the busiest carries is there for words about what comes in.
-const MOST: u64 = 16;
+const KINDS: usize = 32;
+/// The mark of calls in which the peer's system mostly had no room is another one.
+const HELD_UP: u64 = 0x6865_6c64;
+/// A way that carries less than this part of what comes in on it, or of what the busiest carries, carries words.
+const PART: u64 = 16;
 /// What was slow in calls that have not come again for so long is not known to be slow any more.
 const STALE: Duration = Duration::from_secs(60);
 
@@ -61,18 +63,15 @@ pub(crate) struct Wires {
     /// From when times are counted.
     began: Option<Instant>,
     /// Of each way what the last reading brought: kept for its table.
-    carried: Vec<((usize, u8), u64, Duration)>,
+    carried: Vec<((usize, u8), Reading)>,
 }
 
 /// One way of a link.
 struct Way {
     wire: Wire,
     channel: u16,
-    /// Of which socket the counts are, and the counts.
-    epoch: u32,
-    bytes: u64,
-    at_work: Duration,
-    sent_again: u32,
+    /// The counts.
+    last: Flow,
     /// What sockets before it had carried, and sent again.
     before: (u64, u64),
     rates: Histogram,
@@ -80,6 +79,15 @@ struct Way {
     /// What is not yet in a histogram.
     uncounted: (u64, Duration),
     kinds: Vec<Kind>,
+}
+
+/// What has come since the last reading.
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+struct Reading {
+    load: Load,
+    received: u64,
+    /// Whether the peer's system had no room for a good part of the time.
+    is_held_up: bool,
 }
 
 /// Calls of one kind on a way.
@@ -122,24 +130,35 @@ impl Wires {
         let ways = &mut self.ways;
         let (mut read, mut most) = (std::mem::take(&mut self.carried), 0);
         links.flows(&mut |number, (peer, channel), flow| {
-            let wire = Wire { peer, from: flow.from, to: flow.to };
             let key = (number, flow.way);
-            let way = ways.entry(key).or_insert_with(|| Way::new(wire, channel, &flow));
-            let (bytes, at_work) = way.advance(&flow);
-            most = most.max(bytes);
-            read.push((key, bytes, at_work));
+            let way = ways.entry(key).or_insert_with(|| Way::new(peer, channel, flow));
+            let reading = way.advance(flow);
+            most = most.max(reading.load.bytes);
+            read.push((key, reading));
         });
-        for (key, bytes, at_work) in read.drain(..) {
-            let Some(way) = ways.get_mut(&key) else { continue };
-            let mark = mark.filter(|_| bytes >= most / MOST);
-            if let Some((mark, verdict)) =
-                mark.and_then(|mark| Some((mark, way.judge(mark, bytes, at_work, age)?)))
-            {
-                way.say(group, mark, verdict, |since| {
-                    now.checked_sub(age.saturating_sub(since)).unwrap_or(now)
-                });
+        for (key, reading) in read.drain(..) {
+            let Some(way) = self.ways.get_mut(&key) else { continue };
+            let said = mark.and_then(|mark| way.judge(mark, reading, most, age));
+            way.rest(age);
+            let (wire, is_slow) = (way.wire, way.is_slow());
+            // Another channel may lead the same way.
+            let others =
+                || self.ways.iter().any(|(other, way)| *other != key && way.wire == wire && way.is_slow());
+            match said {
+                Some(Verdict::Slow { usual, now: rate, since }) => {
+                    let since = now.checked_sub(age.saturating_sub(since)).unwrap_or(now);
+                    group.wire_slowed(wire, usual as u64, rate as u64, since);
+                }
+                Some(Verdict::StillSlow { now: rate }) => group.wire_still_slow(wire, rate as u64),
+                Some(Verdict::Recovered { now: rate }) if !is_slow && !others() => {
+                    group.wire_recovered(wire, rate as u64);
+                }
+                // Not slow any more in calls that have not come for long.
+                None | Some(Verdict::Recovered { .. }) if !is_slow && group.has_slow_wires() && !others() => {
+                    group.wire_forgotten(wire);
+                }
+                None | Some(Verdict::Recovered { .. }) => {}
             }
-            way.forget(group, age);
         }
         self.carried = read;
     }
@@ -159,14 +178,11 @@ impl Wires {
 }
 
 impl Way {
-    fn new(wire: Wire, channel: u16, flow: &Flow) -> Self {
+    fn new(peer: Rank, channel: u16, flow: Flow) -> Self {
         Way {
-            wire,
+            wire: Wire { peer, from: flow.from, to: flow.to },
             channel,
-            epoch: flow.epoch,
-            bytes: flow.bytes,
-            at_work: flow.at_work,
-            sent_again: flow.sent_again,
+            last: flow,
             before: (0, 0),
             rates: Histogram::default(),
             round_trips: Histogram::default(),
@@ -175,17 +191,17 @@ impl Way {
         }
     }
 
-    /// What it has carried since the last reading, and the time at work on that. Nothing where the socket is another one.
-    fn advance(&mut self, flow: &Flow) -> (u64, Duration) {
-        let is_same = self.epoch == flow.epoch;
-        if !is_same {
-            self.before.0 += self.bytes;
-            self.before.1 += u64::from(self.sent_again);
+    /// What has come since the last reading. Nothing where the socket is another one.
+    fn advance(&mut self, flow: Flow) -> Reading {
+        let last = std::mem::replace(&mut self.last, flow);
+        if last.epoch != flow.epoch {
+            self.before.0 += last.bytes;
+            self.before.1 += u64::from(last.sent_again);
+            return Reading::default();
         }
-        let bytes = if is_same { flow.bytes.saturating_sub(self.bytes) } else { 0 };
-        let at_work = if is_same { flow.at_work.saturating_sub(self.at_work) } else { Duration::ZERO };
-        (self.epoch, self.bytes, self.at_work, self.sent_again) =
-            (flow.epoch, flow.bytes, flow.at_work, flow.sent_again);
+        let bytes = flow.bytes.saturating_sub(last.bytes);
+        let at_work = flow.at_work.saturating_sub(last.at_work);
+        let held_up = flow.held_up.saturating_sub(last.held_up);
         if bytes > 0 {
             self.round_trips.add(flow.round_trip.as_micros() as u64);
         }
@@ -196,53 +212,46 @@ impl Way {
             self.rates.add((sum as f64 / time.as_secs_f64()) as u64);
             self.uncounted = (0, Duration::ZERO);
         }
-        (bytes, at_work)
+        Reading {
+            load: Load { bytes, at_work, round_trip: flow.round_trip },
+            received: flow.received.saturating_sub(last.received),
+            is_held_up: held_up * 2 >= at_work,
+        }
     }
 
-    fn judge(&mut self, mark: u64, bytes: u64, at_work: Duration, now: Duration) -> Option<Verdict> {
-        if !self.kinds.iter().any(|kind| kind.mark == mark) {
-            if self.kinds.len() == KINDS {
-                let oldest = (0..KINDS).min_by_key(|at| self.kinds[*at].sampled);
-                oldest.map(|at| self.kinds.swap_remove(at));
-            }
-            self.kinds.push(Kind { mark, pace: Pace::default(), sampled: now });
+    /// `most` is what the busiest way has carried.
+    fn judge(&mut self, mark: u64, reading: Reading, most: u64, now: Duration) -> Option<Verdict> {
+        let Reading { load, received, is_held_up } = reading;
+        let mark = if is_held_up { mark ^ HELD_UP } else { mark };
+        let at = self.kinds.iter().position(|kind| kind.mark == mark);
+        // What usually carries more than words carries little where it is slow.
+        let is_words = load.bytes < most.max(received) / PART || load.bytes == 0;
+        if is_words && !at.is_some_and(|at| self.kinds[at].pace.is_known()) {
+            return None;
         }
-        let kind = self.kinds.iter_mut().find(|kind| kind.mark == mark)?;
-        kind.sampled = now;
-        kind.pace.carried(bytes, at_work, now)
+        let at = at.unwrap_or_else(|| {
+            if self.kinds.len() == KINDS {
+                let least = |at: &usize| {
+                    let kind = &self.kinds[*at];
+                    (kind.pace.is_slow(), !kind.pace.is_fresh(), kind.sampled)
+                };
+                (0..KINDS).min_by_key(least).map(|least| self.kinds.swap_remove(least));
+            }
+            self.kinds.push(Kind { mark, pace: Pace::new(is_held_up), sampled: now });
+            self.kinds.len() - 1
+        });
+        self.kinds[at].sampled = now;
+        self.kinds[at].pace.carried(load, now)
     }
 
     fn is_slow(&self) -> bool {
         self.kinds.iter().any(|kind| kind.pace.is_slow())
     }
 
-    fn say(&self, group: &Group, mark: u64, verdict: Verdict, instant: impl Fn(Duration) -> Instant) {
-        match verdict {
-            Verdict::Slow { usual, now, since } => {
-                group.wire_slowed(self.wire, usual as u64, now as u64, instant(since));
-            }
-            Verdict::StillSlow { now }
-                if self
-                    .kinds
-                    .iter()
-                    .find(|kind| kind.pace.is_slow())
-                    .is_some_and(|kind| kind.mark == mark) =>
-            {
-                group.wire_still_slow(self.wire, now as u64);
-            }
-            Verdict::Recovered { now } if !self.is_slow() => group.wire_recovered(self.wire, now as u64),
-            Verdict::StillSlow { .. } | Verdict::Recovered { .. } => {}
-        }
-    }
-
-    /// Calls in which it was slow have not come for long.
-    fn forget(&mut self, group: &Group, now: Duration) {
-        if self.is_slow() {
-            self.kinds.retain(|kind| !kind.pace.is_slow() || now.saturating_sub(kind.sampled) < STALE);
-            if !self.is_slow() {
-                group.wire_forgotten(self.wire);
-            }
-        }
+    /// Of calls that have not come for long it is not known any more that the wire is slow in them.
+    fn rest(&mut self, now: Duration) {
+        let is_stale = |kind: &&mut Kind| now.saturating_sub(kind.sampled) >= STALE;
+        self.kinds.iter_mut().filter(is_stale).for_each(|kind| kind.pace.forget());
     }
 
     fn record(&self) -> WireRecord {
@@ -252,8 +261,8 @@ impl Way {
             channel: self.channel,
             from,
             to,
-            bytes: self.before.0 + self.bytes,
-            sent_again: self.before.1 + u64::from(self.sent_again),
+            bytes: self.before.0 + self.last.bytes,
+            sent_again: self.before.1 + u64::from(self.last.sent_again),
             rates: Quantiles::of(&self.rates),
             round_trips: Quantiles::of(&self.round_trips),
             is_slow: self.is_slow(),

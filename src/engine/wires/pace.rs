@@ -1,8 +1,8 @@
 //! How fast a wire carries calls of one kind, and whether that is much less than usual.
 //!
 //! ```text
-//! bytes, time at work ──► a sample per SAMPLE at work ──► near the usual rate: kept, and the usual rate is the median of what is kept
-//!                                                   └───► below SLOW of it, SAMPLES_SLOW in a row over LASTS: the wire is slow
+//! bytes, time at work ──► a sample per SAMPLE at work ──► near the usual rate: kept; the usual rate is their median
+//!                                                   └───► below SLOW of it, IN_A_ROW over LASTS: the wire is slow
 //! ```
 //!
 //! Invariant: a wire is judged only where its usual rate is known and steady; what it did while it was slow never becomes usual. A
@@ -13,24 +13,31 @@ use std::time::Duration;
 
 /// How long a wire is at work for a sample: the system counts that in ticks of up to ten milliseconds.
 const SAMPLE: Duration = Duration::from_millis(250);
-/// Samples that are kept, and how many make a usual rate.
-const KEPT: usize = 48;
+/// Samples that are kept, how many make a usual rate, and the time that they must span: ranks may be out of step at first. As many as
+/// are kept span more.
+const KEPT: usize = 96;
 const KEPT_MIN: usize = 8;
+const KEPT_SPAN: Duration = Duration::from_secs(20);
 /// The share of the usual rate that nearly all samples must reach for the wire to be judged.
 const STEADY: f64 = 0.75;
-/// Below so many bytes a second a wire carries words about what comes in, and their time is that of round trips.
+/// Below this rate, in bytes a second, a wire carries words about what comes in, and their time is that of round trips: no usual rate.
 const WORDS: f64 = 1e6;
 /// Below this share of the usual rate a wire is slow: half of it is, with some error.
 const SLOW: f64 = 0.6;
 /// From this share on it has recovered.
 const RECOVERED: f64 = 0.8;
-/// Samples in a row that say the same, and the time that they must span.
+/// By how much round trips are longer where a wire is slow that carries all that the peer's system has offered.
+const QUEUED: f64 = 1.3;
+/// Samples in a row that say the same, and the time between the first and the last of them.
 const IN_A_ROW: usize = 3;
 const LASTS: Duration = Duration::from_secs(5);
+/// What was begun before a pause of this length is not gone on with.
+const PAUSE: Duration = Duration::from_secs(30);
 
 /// What has become of a wire; rates are bytes a second while it is at work.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Verdict {
+    /// Since then, on the clock of who asks.
     Slow {
         usual: f64,
         now: f64,
@@ -45,92 +52,145 @@ pub(super) enum Verdict {
     },
 }
 
+/// What a wire has carried.
+#[derive(Clone, Copy, Default, PartialEq, Debug)]
+pub(super) struct Load {
+    pub(super) bytes: u64,
+    pub(super) at_work: Duration,
+    pub(super) round_trip: Duration,
+}
+
+/// A sample.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    /// Bytes a second.
+    rate: f64,
+    /// Seconds.
+    round_trip: f64,
+    at: Duration,
+}
+
 /// The samples of a wire in calls of one kind.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Pace {
-    bytes: u64,
-    at_work: Duration,
-    kept: VecDeque<f64>,
-    /// The last samples that differ from what the wire is taken for, and when the first of them began.
-    others: Vec<f64>,
-    others_since: Duration,
-    /// When the present sample began.
-    since: Option<Duration>,
+    /// Whether the peer's system had no room most of the time. If it is the wire that is slow, round trips are longer: what is on its way
+    /// waits before it. If it is the peer that does not read, they are not.
+    is_held_up: bool,
+    load: Load,
+    met: Duration,
+    kept: VecDeque<Sample>,
+    /// The last samples that differ from what the wire is taken for.
+    others: Vec<Sample>,
     /// The usual rate of a wire that is slow.
     slow: Option<f64>,
 }
 
 impl Pace {
+    pub(super) fn new(is_held_up: bool) -> Self {
+        Pace { is_held_up, ..Pace::default() }
+    }
+
     pub(super) fn is_slow(&self) -> bool {
         self.slow.is_some()
     }
 
-    /// Takes what the wire has carried since the last time, and how long it was at work on it.
-    pub(super) fn carried(&mut self, bytes: u64, at_work: Duration, now: Duration) -> Option<Verdict> {
-        let since = *self.since.get_or_insert(now);
-        self.bytes += bytes;
-        self.at_work += at_work;
-        if self.at_work < SAMPLE {
-            return None;
-        }
-        let rate = self.bytes as f64 / self.at_work.as_secs_f64();
-        (self.bytes, self.at_work, self.since) = (0, Duration::ZERO, None);
-        if rate < WORDS { None } else { self.sample(rate, since, now) }
+    /// Whether it has a usual rate.
+    pub(super) fn is_known(&self) -> bool {
+        self.is_slow() || self.usual().is_some()
     }
 
-    fn sample(&mut self, rate: f64, since: Duration, now: Duration) -> Option<Verdict> {
-        let Some(usual) = self.slow.or_else(|| self.usual()) else {
-            self.keep(rate);
+    /// Whether anything is known of it.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.kept.is_empty()
+    }
+
+    /// Whether the wire is slow is not known any more; its usual rate is.
+    pub(super) fn forget(&mut self) {
+        self.slow = None;
+        self.others.clear();
+    }
+
+    /// Takes what the wire has carried since the last time.
+    pub(super) fn carried(&mut self, load: Load, now: Duration) -> Option<Verdict> {
+        if now.saturating_sub(std::mem::replace(&mut self.met, now)) >= PAUSE {
+            self.load = Load::default();
+            self.others.clear();
+        }
+        self.load.bytes += load.bytes;
+        self.load.at_work += load.at_work;
+        self.load.round_trip = load.round_trip;
+        if self.load.at_work < SAMPLE {
+            return None;
+        }
+        let Load { bytes, at_work, round_trip } = std::mem::take(&mut self.load);
+        let rate = bytes as f64 / at_work.as_secs_f64();
+        self.sample(Sample { rate, round_trip: round_trip.as_secs_f64(), at: now })
+    }
+
+    fn sample(&mut self, sample: Sample) -> Option<Verdict> {
+        let (rate, usual) = (sample.rate, self.usual());
+        let Some(standard) = self.slow.or(usual) else {
+            self.keep(sample);
             return None;
         };
-        let is_other = if self.is_slow() { rate >= RECOVERED * usual } else { rate < SLOW * usual };
+        let is_queued = || !self.is_held_up || sample.round_trip >= QUEUED * self.usual_round_trip();
+        let is_other =
+            if self.is_slow() { rate >= RECOVERED * standard } else { rate < SLOW * standard && is_queued() };
         if !is_other {
             // What was low only for a while belongs to how the wire is.
             let before = std::mem::take(&mut self.others);
             if self.is_slow() {
                 return Some(Verdict::StillSlow { now: rate });
             }
-            before.into_iter().for_each(|rate| self.keep(rate));
-            self.keep(rate);
+            before.into_iter().for_each(|before| self.keep(before));
+            self.keep(sample);
             return None;
         }
-        if self.others.is_empty() {
-            self.others_since = since;
-        }
-        self.others.push(rate);
-        if self.others.len() < IN_A_ROW || now.saturating_sub(self.others_since) < LASTS {
+        self.others.push(sample);
+        let since = self.others[0].at;
+        if self.others.len() < IN_A_ROW || sample.at.saturating_sub(since) < LASTS {
             return None;
         }
-        let now = median(std::mem::take(&mut self.others));
+        let now = median(std::mem::take(&mut self.others).iter().map(|other| other.rate));
         if self.slow.take().is_some() {
             return Some(Verdict::Recovered { now });
         }
-        self.slow = Some(usual);
-        Some(Verdict::Slow { usual, now, since: self.others_since })
+        self.slow = Some(standard);
+        Some(Verdict::Slow { usual: standard, now, since })
     }
 
-    fn keep(&mut self, rate: f64) {
+    fn keep(&mut self, sample: Sample) {
+        if sample.rate < WORDS {
+            return;
+        }
         if self.kept.len() == KEPT {
             self.kept.pop_front();
         }
-        self.kept.push_back(rate);
+        self.kept.push_back(sample);
     }
 
     /// The usual rate of a wire that is steady.
     fn usual(&self) -> Option<f64> {
-        if self.kept.len() < KEPT_MIN {
+        let (first, last) = (self.kept.front()?, self.kept.back()?);
+        if self.kept.len() < KEPT_MIN || last.at.saturating_sub(first.at) < KEPT_SPAN {
             return None;
         }
-        let mut sorted: Vec<f64> = self.kept.iter().copied().collect();
+        let mut sorted: Vec<f64> = self.kept.iter().map(|sample| sample.rate).collect();
         sorted.sort_by(f64::total_cmp);
         let (usual, low) = (sorted[sorted.len() / 2], sorted[sorted.len() / 10]);
         (low >= STEADY * usual).then_some(usual)
     }
+
+    fn usual_round_trip(&self) -> f64 {
+        median(self.kept.iter().map(|sample| sample.round_trip))
+    }
 }
 
-fn median(mut rates: Vec<f64>) -> f64 {
-    rates.sort_by(f64::total_cmp);
-    rates[rates.len() / 2]
+/// The middle of some numbers; 0 of none.
+fn median(numbers: impl Iterator<Item = f64>) -> f64 {
+    let mut numbers: Vec<f64> = numbers.collect();
+    numbers.sort_by(f64::total_cmp);
+    numbers.get(numbers.len() / 2).copied().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -141,16 +201,24 @@ mod tests {
 
     const USUAL: f64 = 118e6;
 
-    /// A wire that is driven by calls of half a second, half of which it is at work.
+    const ROUND_TRIP: Duration = Duration::from_micros(200);
+
+    /// A wire that is driven by calls of half a second, and at work for half of that.
     struct Wire {
         pace: Pace,
+        round_trip: Duration,
         now: Duration,
         verdicts: Vec<(Duration, Verdict)>,
     }
 
     impl Wire {
         fn new() -> Self {
-            Wire { pace: Pace::default(), now: Duration::ZERO, verdicts: Vec::new() }
+            Self::held_up(false)
+        }
+
+        fn held_up(is_held_up: bool) -> Self {
+            let pace = Pace::new(is_held_up);
+            Wire { pace, round_trip: ROUND_TRIP, now: Duration::ZERO, verdicts: Vec::new() }
         }
 
         /// Goes on for some seconds at these rates, in turn.
@@ -159,7 +227,8 @@ mod tests {
             while self.now < end {
                 self.now += 2 * at_work;
                 let bytes = (rate() * at_work.as_secs_f64()) as u64;
-                let verdict = self.pace.carried(bytes, at_work, self.now);
+                let load = Load { bytes, at_work, round_trip: self.round_trip };
+                let verdict = self.pace.carried(load, self.now);
                 let is_new = |verdict: &Verdict| !matches!(verdict, Verdict::StillSlow { .. });
                 self.verdicts.extend(verdict.filter(is_new).map(|verdict| (self.now, verdict)));
             }
@@ -233,9 +302,61 @@ mod tests {
     fn a_moment_at_work_is_no_sample() {
         let mut pace = Pace::default();
         for turn in 0..1_000u64 {
-            let (work, now) = (Duration::from_micros(100), Duration::from_millis(turn));
-            assert_eq!(pace.carried(turn, work, now), None);
+            let load = Load { bytes: turn, at_work: Duration::from_micros(100), round_trip: ROUND_TRIP };
+            assert_eq!(pace.carried(load, Duration::from_millis(turn)), None);
         }
         assert!(pace.kept.is_empty());
+    }
+
+    #[test]
+    fn a_wire_that_nearly_stops_is_slow_too() {
+        let mut wire = Wire::new();
+        wire.runs(60, || USUAL).runs(15, || USUAL / 1000.0);
+        assert!(matches!(wire.verdicts[..], [(_, Verdict::Slow { .. })]), "{:?}", wire.verdicts);
+    }
+
+    #[test]
+    fn what_was_begun_before_a_pause_is_not_gone_on_with() {
+        let mut wire = Wire::new();
+        wire.runs(60, || USUAL);
+        for _ in 0..10 {
+            wire.runs(1, || USUAL / 3.0);
+            wire.now += 2 * PAUSE;
+        }
+        assert!(wire.verdicts.is_empty(), "{:?}", wire.verdicts);
+        // Its usual rate is still known.
+        wire.runs(15, || USUAL / 3.0);
+        assert!(matches!(wire.verdicts[..], [(_, Verdict::Slow { .. })]), "{:?}", wire.verdicts);
+    }
+
+    #[test]
+    fn a_verdict_that_is_forgotten_leaves_the_usual_rate() {
+        let mut wire = Wire::new();
+        wire.runs(60, || USUAL).runs(15, || USUAL / 2.0);
+        wire.pace.forget();
+        assert!(!wire.pace.is_slow());
+        wire.verdicts.clear();
+        wire.runs(15, || USUAL / 2.0);
+        assert!(matches!(wire.verdicts[..], [(_, Verdict::Slow { .. })]), "{:?}", wire.verdicts);
+    }
+
+    #[test]
+    fn a_usual_rate_takes_its_time() {
+        let mut wire = Wire::new();
+        wire.runs(10, || USUAL).runs(60, || USUAL / 3.0);
+        assert!(wire.verdicts.is_empty(), "ranks were out of step at first: {:?}", wire.verdicts);
+    }
+
+    #[test]
+    fn of_a_wire_with_all_that_the_peer_offers_on_its_way_round_trips_say_whether_it_is_the_wire() {
+        // The peer does not read.
+        let mut wire = Wire::held_up(true);
+        wire.runs(60, || USUAL).runs(60, || USUAL / 3.0);
+        assert!(wire.verdicts.is_empty(), "{:?}", wire.verdicts);
+        let mut wire = Wire::held_up(true);
+        wire.runs(60, || USUAL);
+        wire.round_trip = 2 * ROUND_TRIP;
+        wire.runs(15, || USUAL / 2.0);
+        assert!(matches!(wire.verdicts[..], [(_, Verdict::Slow { .. })]), "{:?}", wire.verdicts);
     }
 }

@@ -16,31 +16,38 @@ fn flow(epoch: u32, seconds: u64, rate: u64) -> Flow {
         from: at(1),
         to: at(2),
         bytes: seconds * rate,
+        received: 0,
         at_work: Duration::from_secs(seconds),
+        held_up: Duration::ZERO,
         round_trip: Duration::from_micros(500),
         sent_again: 3,
     }
 }
 
-fn way() -> Way {
-    let first = flow(1, 0, RATE);
-    Way::new(Wire { peer: 1, from: first.from, to: first.to }, 2, &first)
+fn reading(bytes: u64) -> Reading {
+    let load = Load { bytes, at_work: Duration::from_secs(1), round_trip: Duration::from_micros(500) };
+    Reading { load, received: 0, is_held_up: false }
 }
 
-/// Takes a second at this rate.
+fn way() -> Way {
+    Way::new(1, 2, flow(1, 0, RATE))
+}
+
+/// Takes a second at this rate, on the way that carries most.
 fn second(way: &mut Way, at: &mut u64, mark: u64, rate: u64) -> Option<Verdict> {
     *at += 1;
-    way.judge(mark, rate, Duration::from_secs(1), Duration::from_secs(*at))
+    way.judge(mark, reading(rate), rate, Duration::from_secs(*at))
 }
 
 #[test]
 fn what_another_socket_has_carried_is_no_sample_and_is_not_lost() {
     let mut way = way();
-    assert_eq!(way.advance(&flow(1, 2, RATE)), (2 * RATE, Duration::from_secs(2)));
-    assert_eq!(way.advance(&flow(1, 3, RATE)), (RATE, Duration::from_secs(1)));
+    assert_eq!(way.advance(flow(1, 2, RATE)).load.at_work, Duration::from_secs(2));
+    assert_eq!(way.advance(flow(1, 3, RATE)), reading(RATE));
     // Its counts are of another beginning.
-    assert_eq!(way.advance(&flow(2, 1, RATE)), (0, Duration::ZERO));
-    assert_eq!(way.advance(&flow(2, 2, RATE)), (RATE, Duration::from_secs(1)));
+    assert_eq!(way.advance(flow(2, 1, RATE)), Reading::default());
+    let held_up = Flow { held_up: Duration::from_millis(500), received: 7, ..flow(2, 2, RATE) };
+    assert_eq!(way.advance(held_up), Reading { received: 7, is_held_up: true, ..reading(RATE) });
     let record = way.record();
     assert_eq!((record.peer, record.channel, record.bytes, record.sent_again), (1, 2, 5 * RATE, 6));
     assert_eq!((record.rates.count, record.round_trips.count, record.is_slow), (3, 3, false));
@@ -52,25 +59,40 @@ fn what_another_socket_has_carried_is_no_sample_and_is_not_lost() {
 #[test]
 fn calls_of_one_kind_say_nothing_of_another() {
     let (mut way, mut at) = (way(), 0);
-    for _ in 0..20 {
+    for _ in 0..30 {
         assert_eq!(second(&mut way, &mut at, 1, RATE), None);
     }
     // Calls in which others use the wire too.
-    for _ in 0..60 {
+    for _ in 0..20 {
         assert_eq!(second(&mut way, &mut at, 2, RATE / 3), None);
     }
-    let verdicts: Vec<Verdict> = (0..8).filter_map(|_| second(&mut way, &mut at, 1, RATE / 3)).collect();
+    let verdicts: Vec<Verdict> = (0..10).filter_map(|_| second(&mut way, &mut at, 1, RATE / 3)).collect();
     assert!(matches!(verdicts[..], [Verdict::Slow { .. }, Verdict::StillSlow { .. }, ..]), "{verdicts:?}");
-    // Of many kinds those are remembered that came last.
+    // Of many kinds those are remembered that came last, and those in which it is slow.
     for mark in 100..100 + 2 * KINDS as u64 {
         second(&mut way, &mut at, mark, RATE);
     }
-    assert!(!way.is_slow() && way.kinds.len() == KINDS);
+    assert!(way.is_slow() && way.kinds.len() == KINDS);
+    assert!(way.kinds.iter().any(|kind| kind.mark == 1), "it is slow in these");
 }
 
-/// A rank with a peer, to which the wire of [`way`] leads.
-fn ranks() -> Vec<Communicator> {
-    Communicator::local(2).expect("two ranks")
+#[test]
+fn words_about_what_comes_in_are_no_load_unless_the_wire_carries_more_as_a_rule() {
+    let mut way = way();
+    let mut at = 0;
+    let mut carries = |way: &mut Way, bytes, received, most| {
+        at += 1;
+        way.judge(1, Reading { received, ..reading(bytes) }, most, Duration::from_secs(at))
+    };
+    for (received, most) in [(0, 2 * RATE * PART), (2 * RATE * PART, 0)] {
+        assert_eq!(carries(&mut way, RATE, received, most), None);
+        assert!(way.kinds.is_empty(), "not kept");
+    }
+    for _ in 0..30 {
+        assert_eq!(carries(&mut way, RATE, RATE, RATE), None);
+    }
+    let verdicts: Vec<Verdict> = (0..8).filter_map(|_| carries(&mut way, RATE / 100, RATE, RATE)).collect();
+    assert!(matches!(verdicts[..], [Verdict::Slow { .. }, ..]), "{verdicts:?}");
 }
 
 fn slow(report: &Report) -> Vec<(Rank, Rank, u64, u64)> {
@@ -79,30 +101,37 @@ fn slow(report: &Report) -> Vec<(Rank, Rank, u64, u64)> {
 
 #[test]
 fn all_ranks_reports_name_a_slow_wire_until_it_has_recovered() {
-    let ranks = ranks();
+    let ranks = Communicator::local(2).expect("two ranks");
     let group = &ranks[0].core().group;
-    let (mut way, mut at) = (way(), 0);
-    let mut run = |way: &mut Way, mark, rate, seconds| {
-        for _ in 0..seconds {
-            if let Some(verdict) = second(way, &mut at, mark, rate) {
-                way.say(group, mark, verdict, |_| group.clock().now());
-            }
-            way.forget(group, Duration::from_secs(at));
-        }
-    };
+    let at = |last| IpAddr::from([10, 0, 0, last]);
+    let wire = Wire { peer: 1, from: at(1), to: at(2) };
     let reports = || [0, 1].map(|rank: usize| slow(&ranks[rank].report().expect("a report")));
-    run(&mut way, 1, RATE, 20);
-    assert_eq!(reports(), [vec![], vec![]]);
-    run(&mut way, 1, RATE / 2, 10);
-    assert_eq!(reports(), [(); 2].map(|()| vec![(0, 1, RATE / 2, RATE)]));
-    // How it is now is kept up.
-    run(&mut way, 1, RATE / 4, 1);
-    assert_eq!(reports(), [(); 2].map(|()| vec![(0, 1, RATE / 4, RATE)]));
-    run(&mut way, 1, RATE, 10);
-    assert_eq!(reports(), [vec![], vec![]]);
-    // Of calls that do not come again nothing is known after a while.
-    run(&mut way, 1, RATE / 2, 10);
-    assert_eq!(reports(), [(); 2].map(|()| vec![(0, 1, RATE / 2, RATE)]));
-    run(&mut way, 2, RATE, 2 * STALE.as_secs());
-    assert_eq!(reports(), [vec![], vec![]]);
+    let both = |rates: Vec<(Rank, Rank, u64, u64)>| [rates.clone(), rates];
+    assert_eq!(reports(), both(vec![]));
+    let now = group.clock().now();
+    group.wire_slowed(wire, RATE, RATE / 2, now);
+    assert_eq!(reports(), both(vec![(0, 1, RATE / 2, RATE)]));
+    // Another channel of the same wire.
+    group.wire_slowed(wire, RATE, RATE / 3, now);
+    assert_eq!(reports(), both(vec![(0, 1, RATE / 2, RATE)]));
+    group.wire_still_slow(wire, RATE / 4);
+    assert_eq!(reports(), both(vec![(0, 1, RATE / 4, RATE)]));
+    group.wire_recovered(wire, RATE);
+    assert_eq!(reports(), both(vec![]));
+    group.wire_slowed(wire, RATE, RATE / 2, now);
+    group.wire_forgotten(wire);
+    assert_eq!(reports(), both(vec![]));
+}
+
+#[test]
+fn a_wire_that_is_slow_in_calls_that_do_not_come_again_is_not_known_to_be() {
+    let (mut way, mut at) = (way(), 0);
+    for rate in [[RATE; 30].as_slice(), &[RATE / 2; 10]].concat() {
+        second(&mut way, &mut at, 1, rate);
+    }
+    let stale = Duration::from_secs(at) + STALE;
+    way.rest(stale - Duration::from_secs(1));
+    assert!(way.is_slow());
+    way.rest(stale);
+    assert!(!way.is_slow() && way.kinds[0].pace.is_known(), "its usual rate is known");
 }

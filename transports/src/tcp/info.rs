@@ -21,14 +21,16 @@ pub(crate) struct Info {
     pub(crate) carried: Option<Carried>,
 }
 
-/// What a wire has carried in one direction since its socket was made.
+/// What a wire has carried since its socket was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Carried {
-    /// Bytes that the peer's system has acknowledged.
+    /// Bytes that the peer's system has acknowledged, and that have come from it.
     pub(crate) bytes: u64,
-    /// How long the wire was at work: while something was on its way, without the time in which the peer's system had no room for
-    /// more. In ticks of the system, of some milliseconds each.
+    pub(crate) received: u64,
+    /// How long something was on its way, and how much of that the peer's system had no room for more. In ticks of the system, of
+    /// some milliseconds each.
     pub(crate) at_work: Duration,
+    pub(crate) held_up: Duration,
 }
 
 impl Info {
@@ -61,7 +63,9 @@ impl Info {
             shortest: is_measured.then(|| Duration::from_micros(raw.tcpi_min_rtt.into())),
             carried: is_counted.then(|| Carried {
                 bytes: raw.tcpi_bytes_acked,
-                at_work: Duration::from_micros(raw.tcpi_busy_time.saturating_sub(raw.tcpi_rwnd_limited)),
+                received: raw.tcpi_bytes_received,
+                at_work: Duration::from_micros(raw.tcpi_busy_time),
+                held_up: Duration::from_micros(raw.tcpi_rwnd_limited),
             }),
         })
     }

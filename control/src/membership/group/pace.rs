@@ -68,8 +68,8 @@ impl Group {
         notice::aloud(
             Some(self.rank),
             &format!(
-                "{text}: other traffic, an interface that has negotiated a lower speed, or a faulty cable or switch port on \
-                 the way; compare `ip -s link` and `ethtool` on both hosts"
+                "{text}: other traffic, other calls of this job, an interface that has negotiated a lower speed, or \
+                 a faulty cable or switch port on the way; compare `ip -s link` and `ethtool` on both hosts"
             ),
         );
         self.note(text);
@@ -97,13 +97,29 @@ impl Group {
             now as f64 / 1e6,
             consort_types::error::seconds(since)
         );
-        notice::inform(&text);
+        notice::aloud(Some(self.rank), &text);
         self.note(text);
     }
 
-    /// Nothing is known of a slow wire any more.
+    /// Whether some wire is slow.
+    pub fn has_slow_wires(&self) -> bool {
+        !lock(&self.pace).slow.is_empty()
+    }
+
+    /// Whether a wire is still slow is not known any more.
     pub fn wire_forgotten(&self, wire: Wire) {
-        lock(&self.pace).slow.retain(|slow| slow.wire != wire);
+        let before = {
+            let known = &mut lock(&self.pace).slow;
+            let before = known.len();
+            known.retain(|slow| slow.wire != wire);
+            before - known.len()
+        };
+        if before > 0 {
+            self.note(format!(
+                "the calls in which the wire to rank {} ({}) was slow have not come again",
+                wire.peer, wire.to
+            ));
+        }
     }
 
     fn note(&self, text: String) {

@@ -216,7 +216,9 @@ impl Session {
                 from: from.to_canonical(),
                 to: to.ip().to_canonical(),
                 bytes: carried.bytes,
+                received: carried.received,
                 at_work: carried.at_work,
+                held_up: carried.held_up,
                 round_trip: info.round_trip,
                 sent_again: info.sent_again,
             });
