@@ -189,7 +189,7 @@ fn warn(peer: SocketAddr, path_mtu: u32, segment: u32, text: &str) {
     }
 }
 
-/// Ends a socket at both ends now, whatever its system still has to send, and whoever holds the descriptor. Where the system refuses, the
+/// Ends a socket at both ends now, whatever its system still has to send, and whatever process holds the descriptor. Where the system refuses, the
 /// peer's next packet finds that nothing is read any more.
 pub(super) fn reset(descriptor: &OwnedFd) {
     // SAFETY: all its fields are numbers, for which zero is a value.

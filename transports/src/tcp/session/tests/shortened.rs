@@ -135,7 +135,7 @@ fn segments_are_short_in_both_directions_for_either_family() {
 
 /// A peer that reads nothing has a full window, behind which an end that is only sent would wait.
 #[test]
-fn a_socket_that_is_reset_ends_at_once_for_the_peer_whoever_holds_it() {
+fn a_socket_that_is_reset_ends_at_once_for_the_peer_while_another_descriptor_holds_it() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("bind");
     let mut peer = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
     let (mut socket, _) = listener.accept().expect("accept");
