@@ -9,8 +9,8 @@ use std::task::Poll;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{
-    AddressFamily, Shutdown, SockFlag, SockType, SockaddrStorage, bind, connect, getsockopt, shutdown,
-    socket, sockopt,
+    AddressFamily, Shutdown, SockFlag, SockType, SockaddrStorage, bind, connect, getsockopt, setsockopt,
+    shutdown, socket, sockopt,
 };
 
 use super::handshake::{ANSWER_BYTES, Key, Meeting, Verdict};
@@ -36,18 +36,24 @@ pub(super) enum CallError {
     Unauthorised,
     /// The peer's endpoint is not there any more.
     Gone,
+    /// The peer asks for a call with short segments.
+    Shorter,
     /// The system refuses what has nothing to do with the peer.
     System(TransportError),
 }
 
 impl Call {
-    /// Opens a socket with this side's address and starts to connect.
-    pub(super) fn begin(here: IpAddr, there: SocketAddr) -> Result<Self, CallError> {
+    /// Opens a socket with this side's address and starts to connect. A longest segment is that of both directions: this side says it to the
+    /// peer's system, too.
+    pub(super) fn begin(here: IpAddr, there: SocketAddr, segment: Option<u32>) -> Result<Self, CallError> {
         let refused = |call| move |error| CallError::System(system(call, error));
         let family = if here.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         let socket = socket(family, SockType::Stream, flags, None).map_err(refused("socket"))?;
         share_ports(&socket);
+        if let Some(segment) = segment {
+            setsockopt(&socket, sockopt::TcpMaxSeg, &segment).map_err(refused("setsockopt"))?;
+        }
         bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(here, 0)))
             .map_err(refused("bind"))?;
         match connect(socket.as_raw_fd(), &SockaddrStorage::from(there)) {
@@ -73,6 +79,7 @@ impl Call {
         match key.check_answer(answer, meeting) {
             Some(Verdict::Welcome) => Ok(Poll::Ready(())),
             Some(Verdict::Gone) => Err(CallError::Gone),
+            Some(Verdict::Shorter) => Err(CallError::Shorter),
             None => Err(CallError::Unauthorised),
         }
     }

@@ -44,16 +44,19 @@ impl Meeting {
 pub(super) enum Verdict {
     Welcome,
     Gone,
+    /// It is there, and is to be called with short segments.
+    Shorter,
 }
 
 impl Verdict {
-    const ALL: [Self; 2] = [Self::Welcome, Self::Gone];
+    const ALL: [Self; 3] = [Self::Welcome, Self::Gone, Self::Shorter];
 
     /// Of [`LABEL_BYTES`].
     fn label(self) -> &'static str {
         match self {
             Self::Welcome => "welcome1",
             Self::Gone => "nolonger",
+            Self::Shorter => "shorter1",
         }
     }
 }
@@ -146,7 +149,9 @@ mod tests {
         for other in others {
             assert_eq!(key.check_answer(&answer, &other), None);
         }
-        assert_eq!(key.check_answer(&key.answer(Verdict::Gone, &meeting), &meeting), Some(Verdict::Gone));
+        for verdict in Verdict::ALL {
+            assert_eq!(key.check_answer(&key.answer(verdict, &meeting), &meeting), Some(verdict));
+        }
         for bit in 0..HELLO_BYTES * 8 {
             let mut wrong = hello.clone();
             wrong[bit / 8] ^= 1 << (bit % 8);

@@ -12,8 +12,11 @@ pub(crate) struct Info {
     /// How often in a row it has sent the same bytes again, and how many segments it has sent again in all.
     pub(crate) retransmits: u8,
     pub(crate) sent_again: u32,
-    /// The longest packet that the path is said to take, in bytes.
+    /// The longest packet that the path is said to take, in bytes, and the longest segment that is sent in one.
     pub(crate) path_mtu: u32,
+    pub(crate) segment: u32,
+    /// How long ago something has come from the peer's system.
+    pub(crate) heard: Duration,
     /// The round trip at present, and the shortest so far where one has been measured.
     pub(crate) round_trip: Duration,
     pub(crate) shortest: Option<Duration>,
@@ -59,6 +62,8 @@ impl Info {
             retransmits: raw.tcpi_retransmits,
             sent_again: raw.tcpi_total_retrans,
             path_mtu: raw.tcpi_pmtu,
+            segment: raw.tcpi_snd_mss,
+            heard: Duration::from_millis(raw.tcpi_last_ack_recv.min(raw.tcpi_last_data_recv).into()),
             round_trip: Duration::from_micros(raw.tcpi_rtt.into()),
             shortest: is_measured.then(|| Duration::from_micros(raw.tcpi_min_rtt.into())),
             carried: is_counted.then(|| Carried {

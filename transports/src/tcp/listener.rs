@@ -22,7 +22,7 @@ use nix::sys::socket::{Backlog, listen};
 
 use super::handshake::{HELLO_BYTES, JobName, Key, Meeting, Verdict, job_of};
 use super::linger::Lingering;
-use super::session::Session;
+use super::session::{Session, short};
 use super::{LISTENERS_MAX, NAME, send_small, system};
 use crate::ports::listen_within;
 use crate::reception::Reception;
@@ -42,6 +42,8 @@ pub struct Listener {
     /// Sessions that are to be mended; the bell rings when there is one more.
     broken: Mutex<HashSet<u64>>,
     bell: EventFd,
+    /// From where to where long packets do not get through, as sessions have found.
+    short: Mutex<HashSet<(IpAddr, IpAddr)>>,
 }
 
 /// What the bell is among the sessions.
@@ -145,6 +147,7 @@ impl Listener {
             sessions: Mutex::default(),
             broken: Mutex::default(),
             bell,
+            short: Mutex::default(),
         })
     }
 
@@ -186,6 +189,20 @@ impl Listener {
         } else {
             self.broken().remove(&session);
         }
+    }
+
+    fn short(&self) -> MutexGuard<'_, HashSet<(IpAddr, IpAddr)>> {
+        self.short.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The longest segment for a call, where a session has found that long packets do not get through on its way.
+    pub(super) fn segment(&self, here: IpAddr, there: IpAddr) -> Option<u32> {
+        self.short().contains(&(here, there)).then(|| short(there))
+    }
+
+    /// Calls on this way have short segments from now on.
+    pub(super) fn shorten(&self, here: IpAddr, there: IpAddr) {
+        self.short().insert((here, there));
     }
 
     /// Has the listener served, by its descriptor.

@@ -312,13 +312,16 @@ impl Connecting for TcpConnecting {
                 Stage::ToCall => {
                     self.attempts += 1;
                     let (here, there) = self.ways[0];
-                    let call = Call::begin(here, there);
+                    let segment = self.shared.watcher().segment(here, there.ip());
+                    let call = Call::begin(here, there, segment);
                     (Stage::Calling(call.map_err(|error| self.refused(error))?), false)
                 }
                 Stage::Calling(mut call) => match call.poll(&self.shared.key, &self.meeting()) {
                     Ok(Poll::Ready(())) => return self.established(call.into_socket(), self.meeting().path),
                     Ok(Poll::Pending) => (Stage::Calling(call), true),
-                    Err(CallError::HungUp) if self.attempts < ATTEMPTS_MAX => (Stage::ToCall, true),
+                    Err(CallError::HungUp | CallError::Shorter) if self.attempts < ATTEMPTS_MAX => {
+                        (Stage::ToCall, true)
+                    }
                     Err(error) => return Err(self.refused(error)),
                 },
                 Stage::Expecting => match self.take_caller() {
@@ -381,7 +384,9 @@ impl TcpConnecting {
                 address: self.ways[0].1.to_string(),
                 source: error.into(),
             },
-            CallError::HungUp => unauthorised("the peer hung up without proving anything"),
+            CallError::HungUp | CallError::Shorter => {
+                unauthorised("the peer hung up without proving anything")
+            }
             CallError::Unauthorised => {
                 unauthorised("the listener at the peer's address does not know the key")
             }

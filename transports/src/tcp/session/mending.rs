@@ -1,8 +1,7 @@
 //! Sockets of a session that break, and calls that replace them.
 //!
-//! Invariant: the side that called first calls again, and it alone takes a socket for broken that only stands still: what the
-//! other side closes without a word, while the link is down, this side might never hear of. A session that a call has waited for
-//! without a path for [`PATIENCE`] is lost; the operation's own deadline may come before.
+//! Invariant: the side that called first calls again. A session that a call has waited for without a path for [`PATIENCE`] is lost;
+//! the operation's own deadline may come before. Absent: when a socket stands still ([`super::standing`]).
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -16,10 +15,9 @@ use super::super::call::{Call, CallError};
 use super::super::handshake::{Meeting, Verdict};
 use super::super::info::Info;
 use super::super::socket::Socket;
-use super::super::wire::{self, Header, STREAM};
+use super::super::wire;
 use super::super::{LISTENERS_MAX, NAME, send_small};
 use super::Session;
-use crate::TransportError;
 use crate::streams::{Order, Path};
 
 /// How long a session may be without a path.
@@ -34,21 +32,14 @@ const REFUSED_MAX: Duration = Duration::from_secs(1);
 /// The same where this side is the one that is called, and only asks whether the peer's listener is there: the calls that it waits for may
 /// be on their way, and a firewall may refuse what goes in this direction.
 const KNOCKS_REFUSED_MAX: Duration = Duration::from_secs(3);
-/// Looks that bring nothing between two looks at the clock.
-const LOOKS: u32 = 16;
-/// How long nothing may come before a socket is asked whether it stands still, and how often it then has something to
-/// carry that shows it.
-const PROBE: Duration = Duration::from_millis(300);
-/// How often in a row the system has sent the same bytes again, where a socket stands still.
-const RETRANSMITS: u8 = 2;
 
 /// What broke.
 #[derive(Debug)]
 pub(super) struct Broke {
-    since: Duration,
+    pub(super) since: Duration,
     /// Why the last socket broke, and what came of the last call.
-    why: String,
-    calling: Option<String>,
+    pub(super) why: String,
+    pub(super) calling: Option<String>,
     /// Since when the peer's listener refuses the calls of each path.
     refused: [Option<Duration>; LISTENERS_MAX],
     /// Since when a call of this rank waits for a path.
@@ -61,7 +52,7 @@ impl Session {
     }
 
     /// From where to where a path goes.
-    fn way(&self, path: Path) -> (IpAddr, SocketAddr) {
+    pub(super) fn way(&self, path: Path) -> (IpAddr, SocketAddr) {
         self.ways[usize::from(path.number)]
     }
 
@@ -167,6 +158,7 @@ impl Session {
     /// The listener looks after sessions that are to be mended.
     pub(super) fn note_whole(&mut self) {
         let is_whole = self.is_whole();
+        self.is_hopeless &= !is_whole;
         if is_whole && let Some(broke) = self.broke.take() {
             let (breaks, again) = self.peering.counts();
             let lost = self.now().saturating_sub(broke.since);
@@ -202,7 +194,7 @@ impl Session {
                 }
                 Order::Dial(path) => {
                     let (here, there) = self.way(path);
-                    match Call::begin(here, there) {
+                    match Call::begin(here, there, self.segment(path)) {
                         Ok(call) => self.calling.push((path, call, self.now())),
                         Err(error) => self.not_opened(path, error),
                     }
@@ -211,7 +203,7 @@ impl Session {
         }
     }
 
-    fn not_opened(&mut self, path: Path, error: CallError) {
+    pub(super) fn not_opened(&mut self, path: Path, error: CallError) {
         let now = self.now();
         // What an interface that has never led to the peer says is another endpoint's word: addresses of two networks may be alike.
         let speaks = self.sockets.is_empty() && self.has_led >> path.number & 1 == 1;
@@ -223,10 +215,17 @@ impl Session {
             self.ended |= speaks && refused.is_some_and(|since| now - since >= REFUSED_MAX);
         }
         self.ended |= speaks && matches!(error, CallError::Gone);
+        let segments = &mut self.segments[usize::from(path.number)];
+        match error {
+            CallError::Unreachable(_) => segments.unanswered(now),
+            CallError::Shorter => segments.asked(now),
+            _ => {}
+        }
         let text = match error {
             CallError::Gone => "the peer's endpoint is not there".into(),
             CallError::Unreachable(errno) => errno.desc().to_string(),
             CallError::HungUp => "what answered hung up".into(),
+            CallError::Shorter => "the peer asks for short segments".into(),
             CallError::Unauthorised => "what answered does not know the key".into(),
             CallError::System(error) => error.to_string(),
         };
@@ -249,15 +248,13 @@ impl Session {
         if has_come {
             self.idle_since = None;
         }
+        self.look_at_trials();
         if self.is_whole() && !self.is_counted {
-            if !has_come {
-                self.look_at_the_clock();
-            }
+            self.look_at_the_clock(has_come);
             return;
         }
         let now = self.now();
-        if now.saturating_sub(self.looked_at) >= PROBE {
-            self.looked_at = now;
+        if self.is_time_to_look(now) {
             self.find_standing();
         }
         self.peering.tick(now);
@@ -278,7 +275,7 @@ impl Session {
         let (call, since) = match self.knocking.take() {
             Some((call, since)) => (Ok(call), since),
             None if now < self.knock_at => return,
-            None => (Call::begin(here, there), now),
+            None => (Call::begin(here, there, None), now),
         };
         self.knock_at = since + CALL_PATIENCE;
         let is_refused = match call.and_then(|call| Ok((call.is_connected()?, call))) {
@@ -300,6 +297,7 @@ impl Session {
     fn give_up(&mut self, now: Duration, in_call: bool) {
         let carries = self.sockets.iter().any(|socket| self.peering.is_open(socket.path));
         let patience = self.patience;
+        self.is_lost |= in_call && self.is_hopeless;
         if let Some(broke) = self.broke.as_mut().filter(|_| carries) {
             broke.waited = None;
         } else if let Some(broke) = self.broke.as_mut().filter(|_| in_call) {
@@ -315,9 +313,10 @@ impl Session {
                 tracing::debug!(transport = NAME, "turned a caller away: it is not the endpoint's peer");
                 continue;
             }
-            let answer = self.key.answer(Verdict::Welcome, &caller.meeting);
+            let verdict = self.verdict(&caller);
+            let answer = self.key.answer(verdict, &caller.meeting);
             // If it went meanwhile, it may call again.
-            if send_small(&caller.socket, &answer).is_ok() {
+            if send_small(&caller.socket, &answer).is_ok() && verdict == Verdict::Welcome {
                 self.open(caller.meeting.path, caller.socket);
             }
         }
@@ -357,54 +356,6 @@ impl Session {
         let meeting = Meeting { caller: self.expectation.nonce, callee: self.peer, path };
         if call.is_answered_after_all(&self.key, &meeting) {
             self.open(path, call.into_socket());
-        }
-    }
-
-    /// Nothing comes. A socket on which nothing can come is one on which the system sends the same again and again; so that it
-    /// sends anything at all, it is given a word now and then.
-    fn look_at_the_clock(&mut self) {
-        self.looks = self.looks.wrapping_add(1);
-        if !self.calls || (self.idle_since.is_some() && !self.looks.is_multiple_of(LOOKS)) {
-            return;
-        }
-        let now = self.now();
-        if now.saturating_sub(*self.idle_since.get_or_insert(now)) < PROBE || self.find_standing() {
-            return;
-        }
-        let word = self.peering.word(STREAM);
-        for at in 0..self.sockets.len() {
-            let socket = &mut self.sockets[at];
-            if self.peering.is_open(socket.path) && socket.is_flushed() && socket.unacknowledged() == Some(0)
-            {
-                socket.queue(&Header::Word(word).write());
-                self.peering.said(STREAM, socket.path);
-            }
-        }
-        self.idle_since = Some(now);
-        self.pump(None);
-    }
-
-    /// Whether a socket stands still, which is then closed: on the side that can replace it.
-    fn find_standing(&mut self) -> bool {
-        let stands_still = |socket: &Socket| {
-            Info::of(&*socket.descriptor).is_some_and(|info| info.retransmits >= RETRANSMITS)
-        };
-        let found = self.sockets.iter().position(stands_still).filter(|_| self.calls);
-        found.inspect(|at| self.broke_at(*at, Some(Errno::ETIMEDOUT))).is_some()
-    }
-
-    /// Why the session is lost.
-    pub(super) fn lost(&self) -> TransportError {
-        let broke = self.broke.as_ref();
-        TransportError::Cut {
-            transport: NAME,
-            address: self.ways[0].1.to_string(),
-            seconds: broke.map_or(0, |broke| self.now().saturating_sub(broke.since).as_secs()),
-            why: broke.map_or_else(String::new, |broke| broke.why.clone()),
-            calling: match broke.and_then(|broke| broke.calling.clone()) {
-                Some(calling) => format!("the last call to it: {calling}"),
-                None => "the peer is to call again, and has not".into(),
-            },
         }
     }
 }

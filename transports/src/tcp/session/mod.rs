@@ -14,6 +14,8 @@
 
 mod mending;
 mod reading;
+mod segments;
+mod standing;
 #[cfg(test)]
 mod tests;
 
@@ -39,6 +41,8 @@ use crate::segment::Nonce;
 use crate::streams::{Fenced, Fragment, Path, Peering, Ready};
 use crate::{CounterKind, Flow, PeerState, TransportError};
 use mending::Broke;
+use segments::Segments;
+pub(super) use segments::short;
 
 /// Where a session has several sockets, a fill is cut into about [`FRAGMENTS`], of at least this many bytes each.
 const FRAGMENT_BYTES_MIN: usize = 64 << 10;
@@ -115,6 +119,11 @@ pub(super) struct Session {
     /// How long a call may take, and how many have come to nothing in that time.
     call_patience: Duration,
     unanswered: u32,
+    /// How long the segments of each path are, and when those that are on trial were last looked at.
+    segments: [Segments; LISTENERS_MAX],
+    trial_at: Duration,
+    /// Whether sockets have opened and stood still for as long as there may be no path, until the next one is open.
+    is_hopeless: bool,
 
     /// Nothing more is put, and the peer is to know it; whether the end was queued on a socket that is open.
     closing: bool,
@@ -171,6 +180,9 @@ impl Session {
             looked_at: Duration::ZERO,
             call_patience: mending::CALL_PATIENCE,
             unanswered: 0,
+            segments: [Segments::default(); LISTENERS_MAX],
+            trial_at: Duration::ZERO,
+            is_hopeless: false,
             closing: false,
             end_queued: false,
             torn: false,

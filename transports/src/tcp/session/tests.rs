@@ -1,6 +1,7 @@
 //! Sessions whose other end is in the hand of a test, hostile or not.
 
 mod breaks;
+mod shortened;
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

@@ -7,18 +7,21 @@ fn serve(side: &Tcp) {
 }
 
 /// Two endpoints, each at a listener of its own; the first calls.
-struct Pair {
-    sides: [Tcp; 2],
-    up: [Box<dyn Connection>; 2],
+pub(super) struct Pair {
+    pub(super) sides: [Tcp; 2],
+    pub(super) up: [Box<dyn Connection>; 2],
 }
 
 impl Pair {
-    fn new(mailbox_bytes: usize) -> Self {
+    pub(super) fn new(mailbox_bytes: usize) -> Self {
         Self::over(mailbox_bytes, 1)
     }
 
     fn over(mailbox_bytes: usize, interfaces: u8) -> Self {
-        let sides = [tcp_at(interfaces), tcp_at(interfaces)];
+        Self::between([tcp_at(interfaces), tcp_at(interfaces)], mailbox_bytes)
+    }
+
+    pub(super) fn between(sides: [Tcp; 2], mailbox_bytes: usize) -> Self {
         let layout = Layout::new(mailbox_bytes);
         let [caller, callee] = [true, false]
             .map(|calls| sides[usize::from(!calls)].endpoint(layout.calling(calls)).expect("an endpoint"));
@@ -40,7 +43,7 @@ impl Pair {
     }
 
     /// The sockets of a side end, as where its system or an administrator ends them.
-    fn kill(&self, side: usize, spared: usize) {
+    pub(super) fn kill(&self, side: usize, spared: usize) {
         let sockets = self.sockets(side);
         let killed = sockets.iter().enumerate().filter(|(at, _)| sockets.len() == 1 || *at != spared);
         for (_, socket) in killed {
@@ -48,17 +51,17 @@ impl Pair {
         }
     }
 
-    fn sockets(&self, side: usize) -> Vec<Arc<OwnedFd>> {
+    pub(super) fn sockets(&self, side: usize) -> Vec<Arc<OwnedFd>> {
         self.session(side)
             .map(|session| session.lock().expect("not poisoned").descriptors())
             .unwrap_or_default()
     }
 
-    fn session(&self, side: usize) -> Option<Arc<Mutex<Session>>> {
+    pub(super) fn session(&self, side: usize) -> Option<Arc<Mutex<Session>>> {
         self.sides[side].shared.watcher().only_session()
     }
 
-    fn serve(&self) {
+    pub(super) fn serve(&self) {
         self.sides.iter().for_each(serve);
     }
 }
