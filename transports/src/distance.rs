@@ -5,7 +5,7 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use crate::tcp::Info;
+use crate::info::Info;
 
 /// The shortest round trip of a TCP connection so far; none where the system does not say, or has measured none.
 pub fn round_trip(stream: &impl AsFd) -> Option<Duration> {

@@ -14,6 +14,7 @@ mod fields;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod handover;
+mod info;
 mod lending;
 mod loopback;
 mod mapped;

@@ -231,6 +231,7 @@ const FLOORS: [(&str, &[&str]); 15] = [
             "transport",
             "fields",
             "ports",
+            "info",
             "distance",
             "reception",
             "segment",

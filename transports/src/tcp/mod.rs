@@ -10,7 +10,6 @@ mod connection;
 #[cfg(all(test, feature = "fuzzing"))]
 mod fuzz;
 mod handshake;
-mod info;
 mod linger;
 mod listener;
 mod session;
@@ -35,7 +34,6 @@ use crate::{Address, Connecting, Connection, Endpoint, Layout, Service, Transpor
 use call::{Call, CallError};
 use connection::TcpConnection;
 use handshake::{Key, Meeting, Verdict};
-pub(crate) use info::Info;
 pub use listener::Listener;
 use listener::{Caller, Expected};
 use session::Beginning;

@@ -13,11 +13,11 @@ use nix::sys::socket::{setsockopt, sockopt};
 
 use super::super::call::{Call, CallError};
 use super::super::handshake::{Meeting, Verdict};
-use super::super::info::Info;
 use super::super::socket::Socket;
 use super::super::wire;
 use super::super::{LISTENERS_MAX, NAME, send_small};
 use super::Session;
+use crate::info::Info;
 use crate::streams::{Order, Path};
 
 /// How long a session may be without a path.

@@ -32,10 +32,10 @@ use nix::sys::socket::{Shutdown, shutdown};
 
 use super::call::Call;
 use super::handshake::Key;
-use super::info::Info;
 use super::socket::Socket;
 use super::wire::{Header, PLACE_MAX, STREAM};
 use super::{Expectation, LISTENERS_MAX, NAME};
+use crate::info::Info;
 use crate::mapped::check_bounds;
 use crate::segment::Nonce;
 use crate::streams::{Fenced, Fragment, Path, Peering, Ready};

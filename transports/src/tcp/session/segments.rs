@@ -14,7 +14,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use super::super::info::Info;
+use crate::info::Info;
 
 /// Short segments: what every path that carries tunnels lets through, in packets of 1240 bytes. The smaller of the two is for the longer
 /// header of IPv6.

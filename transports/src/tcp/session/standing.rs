@@ -13,13 +13,13 @@ use nix::errno::Errno;
 
 use super::super::NAME;
 use super::super::handshake::Verdict;
-use super::super::info::Info;
 use super::super::listener::Caller;
 use super::super::socket::Socket;
 use super::super::wire::{Header, STREAM};
 use super::Session;
 use super::segments::{Segments, Sight, short};
 use crate::TransportError;
+use crate::info::Info;
 use crate::streams::Path;
 
 /// Looks between two looks at the clock.
