@@ -23,7 +23,7 @@ fn sockets() -> usize {
     let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     entries
         .filter_map(|entry| std::fs::read_link(entry.path()).ok())
-        .filter(|to| to.starts_with("socket:"))
+        .filter(|to| to.to_string_lossy().starts_with("socket:"))
         .count()
 }
 

@@ -1,6 +1,6 @@
 //! Tables from names to numbers, and hashes that are compared between processes.
 //!
-//! Invariant: the content of a table does not depend on the hash, and no code iterates over one in the table's order.
+//! Invariant: the content of a table does not depend on the hash, and nothing depends on the order in which one is iterated over.
 //! Names come from plans and schedules of this library, so the hash is quick instead of safe against chosen names.
 
 use std::collections::HashMap;

@@ -136,6 +136,7 @@ impl Wires {
             most = most.max(reading.load.bytes);
             read.push((key, reading));
         });
+        let some_slow = group.has_slow_wires();
         for (key, reading) in read.drain(..) {
             let Some(way) = self.ways.get_mut(&key) else { continue };
             let said = mark.and_then(|mark| way.judge(mark, reading, most, age));
@@ -154,7 +155,7 @@ impl Wires {
                     group.wire_recovered(wire, rate as u64);
                 }
                 // Not slow any more in calls that have not come for long.
-                None | Some(Verdict::Recovered { .. }) if !is_slow && group.has_slow_wires() && !others() => {
+                None | Some(Verdict::Recovered { .. }) if !is_slow && some_slow && !others() => {
                     group.wire_forgotten(wire);
                 }
                 None | Some(Verdict::Recovered { .. }) => {}
@@ -215,7 +216,8 @@ impl Way {
         Reading {
             load: Load { bytes, at_work, round_trip: flow.round_trip },
             received: flow.received.saturating_sub(last.received),
-            is_held_up: held_up * 2 >= at_work,
+            // The system's ticks may show no time at all: that says nothing.
+            is_held_up: !held_up.is_zero() && held_up * 2 >= at_work,
         }
     }
 

@@ -44,15 +44,19 @@ fn what_another_socket_has_carried_is_no_sample_and_is_not_lost() {
     let mut way = way();
     assert_eq!(way.advance(flow(1, 2, RATE)).load.at_work, Duration::from_secs(2));
     assert_eq!(way.advance(flow(1, 3, RATE)), reading(RATE));
+    // Between two ticks of the system's clock: no time, and so none in which the peer had no room.
+    let ticked = Flow { bytes: 3 * RATE + 5, ..flow(1, 3, RATE) };
+    let load = Load { bytes: 5, at_work: Duration::ZERO, round_trip: Duration::from_micros(500) };
+    assert_eq!(way.advance(ticked), Reading { load, received: 0, is_held_up: false });
     // Its counts are of another beginning.
     assert_eq!(way.advance(flow(2, 1, RATE)), Reading::default());
     let held_up = Flow { held_up: Duration::from_millis(500), received: 7, ..flow(2, 2, RATE) };
     assert_eq!(way.advance(held_up), Reading { received: 7, is_held_up: true, ..reading(RATE) });
     let record = way.record();
-    assert_eq!((record.peer, record.channel, record.bytes, record.sent_again), (1, 2, 5 * RATE, 6));
-    assert_eq!((record.rates.count, record.round_trips.count, record.is_slow), (3, 3, false));
+    assert_eq!((record.peer, record.channel, record.bytes, record.sent_again), (1, 2, 5 * RATE + 5, 6));
+    assert_eq!((record.rates.count, record.round_trips.count, record.is_slow), (3, 4, false));
     assert!(record.rates.p50 <= RATE && record.rates.p50 > RATE / 5 * 4, "{record}");
-    let text = "to rank 1 (10.0.0.1 to 10.0.0.2, channel 2): 500000000 bytes, 6 packets again, ";
+    let text = "to rank 1 (10.0.0.1 to 10.0.0.2, channel 2): 500000005 bytes, 6 packets again, ";
     assert!(record.to_string().starts_with(text), "{record}");
 }
 
