@@ -170,12 +170,18 @@ impl<S: Wire> Callee<S> {
         }
     }
 
+    /// Whether the caller has proved that it knows the key.
+    pub(crate) fn is_proved(&self, key: &[u8; 32]) -> bool {
+        self.claim.as_ref().is_some_and(|(subject, nonce, proof)| {
+            proves(key, "joiner", &[&self.challenge, nonce, &bytes_of(subject)], proof)
+        })
+    }
+
     /// Answers a claim to what `key` belongs to, unless the caller `belongs` elsewhere: the connection's key, or none for a
     /// caller that is refused.
     pub(crate) fn answer(&self, frames: &mut Frames, key: &[u8; 32], belongs: bool) -> Option<[u8; 32]> {
-        let (challenge, (subject, nonce, proof)) = (&self.challenge, self.claim.as_ref()?);
-        let proved = proves(key, "joiner", &[challenge, nonce, &bytes_of(subject)], proof);
-        let accepted = proved && belongs;
+        let (challenge, (_, nonce, _)) = (&self.challenge, self.claim.as_ref()?);
+        let accepted = self.is_proved(key) && belongs;
         frames.outgoing.push(if accepted {
             frame(kind::ACCEPT, &[&prove(key, "root", &[nonce, challenge])])
         } else {

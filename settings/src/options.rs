@@ -38,7 +38,7 @@ pub const SLOT_BYTES_MAX: usize = 512 << 10;
 /// The shortest slot, in bytes.
 pub const SLOT_BYTES_MIN: usize = 16 << 10;
 /// The version of everything that travels between ranks; raised with every change of it.
-pub const WIRE_VERSION: u32 = 18;
+pub const WIRE_VERSION: u32 = 19;
 /// The version of the planner's choices; raised where it chooses otherwise for the same call.
 pub const PLANNER_VERSION: u32 = 14;
 

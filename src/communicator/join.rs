@@ -321,14 +321,18 @@ fn link_all(
     patience: Patience<'_>,
 ) -> Result<Option<(Vec<Rank>, String)>> {
     let me = member.rank;
-    for peer in (0..member.table.len() as u32).filter(|peer| *peer != me) {
-        if member.table[peer as usize].process == shared.nonce {
-            if !shared.link_within(member, peer, patience) {
-                return Ok(Some((vec![peer], format!("rank {peer} of this process did not go on"))));
-            }
-        } else if peer < me
-            && let Err(error) = dial::dial(shared, member, peer, patience)?
-        {
+    let is_here = |peer: &Rank| member.table[*peer as usize].process == shared.nonce;
+    for peer in (0..member.table.len() as u32).filter(|peer| *peer != me).filter(is_here) {
+        if !shared.link_within(member, peer, patience) {
+            return Ok(Some((vec![peer], format!("rank {peer} of this process did not go on"))));
+        }
+    }
+    // Each begins with another one: those that are called at the same time answer one after the other.
+    let mut called = member.first_linked();
+    called.retain(|peer| *peer < me && !is_here(peer));
+    called.reverse();
+    for peer in called {
+        if let Err(error) = dial::dial(shared, member, peer, patience)? {
             return Ok(Some((vec![peer], format!("rank {me} could not connect to rank {peer} ({error})"))));
         }
     }

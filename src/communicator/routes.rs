@@ -38,10 +38,7 @@ impl ProcessRoutes {
 
 impl Routes for ProcessRoutes {
     fn is_mapped(&self, group: &Group, rank: Rank) -> bool {
-        match group.member.distance(group.members[rank as usize]) {
-            Distance::Process | Distance::Host => self.choice != TransportChoice::Tcp,
-            Distance::Network(_) => false,
-        }
+        group.member.is_near(group.members[rank as usize]) && self.choice != TransportChoice::Tcp
     }
 
     fn transport(&mut self, group: &Group, rank: Rank) -> Result<Arc<dyn Transport>> {

@@ -28,7 +28,6 @@ use crate::engine::watched::Watched;
 use crate::engine::{Memory, Request, Source};
 use crate::planner::{Explanation, Ground, Path, Paths, Planning};
 use crate::ticket::Ticket;
-use consort_control::membership::member::Distance;
 use consort_types::blocks::Blocks;
 use consort_types::call::{Call, Kind};
 use consort_types::error::{Error, Result};
@@ -96,7 +95,7 @@ impl Placement {
         let gpu = Gpu::of(context);
         communicator.core().is_put_on(gpu.number());
         let group = &communicator.core().group;
-        let near = |rank: &u32| !matches!(group.member.distance(*rank), Distance::Network(_));
+        let near = |rank: &u32| group.member.is_near(*rank);
         let shares = group.members.iter().filter(|of| **of != group.member.rank).all(near)
             && p2p::is_allowed(context.device())?;
         let process = group.member.table[group.member.rank as usize].process;

@@ -18,9 +18,11 @@ use std::time::{Duration, Instant};
 use super::dial::Subject;
 use super::link::{RemoteLink, Stream};
 use super::lock;
+use super::member::Member;
 use super::process::{Shared, Source};
 use crate::frames::Frames;
 use crate::handshake::{self, Callee};
+use consort_types::Rank;
 
 /// How long a stranger may take to prove itself.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -155,6 +157,28 @@ impl Greeting {
         };
         let Some(member) = shared.find_member(&job, to) else { return Ok(()) };
         let belongs = (from as usize) < member.table.len();
+        // Who cannot prove it changes nothing.
+        let is_proved = belongs && self.callee.is_proved(&member.key);
+        if is_proved && !member.is_to_answer(from) {
+            return Err(format!("rank {from} is linked, or called by this rank"));
+        }
+        let linked = self.answer(shared, key, &member, from, belongs);
+        if linked.is_err() && is_proved {
+            member.give_up_answering(from);
+        }
+        linked
+    }
+
+    /// Answers the claim, and makes a link of what is proved.
+    fn answer(
+        &mut self,
+        shared: &Arc<Shared>,
+        key: u64,
+        member: &Arc<Member>,
+        from: Rank,
+        belongs: bool,
+    ) -> Result<(), String> {
+        let Some(stream) = &self.stream else { return Ok(()) };
         let accepted = self.callee.answer(&mut self.frames, &member.key, belongs).is_some();
         // A fresh connection takes the answer; one that does not is dropped.
         if !self.frames.outgoing.write(&mut &*stream).is_ok_and(|sent| sent) {
@@ -165,8 +189,8 @@ impl Greeting {
         }
         shared.unwatch(stream.as_fd(), key);
         let Some(stream) = self.stream.take() else { return Ok(()) };
-        RemoteLink::new(shared, &member, from, stream)
-            .and_then(|link| shared.adopt(&member, link))
+        RemoteLink::new(shared, member, from, stream)
+            .and_then(|link| shared.adopt(member, link))
             .map_err(|error| format!("it cannot be linked: {error}"))
     }
 

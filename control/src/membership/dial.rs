@@ -1,4 +1,4 @@
-//! The dialling side of a control link, run by the thread that joins a job.
+//! The dialling side of a control link, run by the thread that joins a job, or later by a caller.
 
 use std::io;
 use std::net::SocketAddr;
@@ -41,24 +41,12 @@ pub fn dial(
     peer: Rank,
     patience: Patience<'_>,
 ) -> Result<io::Result<()>> {
-    let subject = Subject { job: member.job, from: member.rank, to: peer };
-    // Addresses at which something else answered.
-    let mut strange = Vec::new();
+    let mut call = Call::new(member, peer);
     loop {
-        let attempt = connect(shared, member, peer, &strange, patience).and_then(|stream| {
-            let at = stream.peer_address();
-            if let Err(error) = greet(&stream, subject, &member.key, patience) {
-                strange.extend(at);
-                return Err(match at {
-                    Some(at) => io::Error::new(error.kind(), format!("{at}: {error}")),
-                    None => error,
-                });
-            }
-            if let Some(at) = at {
-                *lock(&shared.reached) = Some(at.ip());
-            }
-            RemoteLink::new(shared, member, peer, stream).and_then(|link| shared.adopt(member, link))
-        });
+        let attempt = call
+            .attempt(shared, patience)
+            .and_then(|stream| RemoteLink::new(shared, member, peer, stream))
+            .and_then(|link| shared.adopt(member, link));
         match attempt {
             Ok(()) => return Ok(Ok(())),
             Err(error) if patience.left().is_zero() => return Ok(Err(error)),
@@ -70,30 +58,78 @@ pub fn dial(
     }
 }
 
-/// An abstract Unix socket where both ranks see the same host as the same user, else TCP.
-fn connect(
-    shared: &Shared,
-    member: &Member,
-    peer: Rank,
-    strange: &[SocketAddr],
-    patience: Patience<'_>,
-) -> io::Result<Stream> {
-    let there = &member.table[peer as usize];
-    let here = &member.table[member.rank as usize];
-    if there.host_key == here.host_key
-        && !there.unix.is_empty()
-        && !here.unix.is_empty()
-        && let Ok(address) = std::os::unix::net::SocketAddr::from_abstract_name(&there.unix)
-        && let Ok(stream) = UnixStream::connect_addr(&address)
-    {
-        let stream = Stream::Unix(stream);
-        // Another user's rank would turn it away; over TCP the job's key is proof enough.
-        if stream.peer_is_same_user() {
-            return Ok(stream);
+/// What a call of another rank needs to know of the two.
+pub(super) struct Call {
+    subject: Subject,
+    key: [u8; 32],
+    /// The other's control listener on this host, if it has one that this rank may call.
+    unix: Option<Vec<u8>>,
+    tcp: Vec<SocketAddr>,
+    /// Whether the two take each other for ranks of one host, whatever the call finds.
+    is_near: bool,
+    /// Addresses at which something else answered.
+    strange: Vec<SocketAddr>,
+}
+
+impl Call {
+    pub(super) fn new(member: &Member, peer: Rank) -> Self {
+        let there = &member.table[peer as usize];
+        let is_of_this_host = member.is_of_this_host(peer);
+        Call {
+            subject: Subject { job: member.job, from: member.rank, to: peer },
+            key: member.key,
+            unix: is_of_this_host.then(|| there.unix.clone()),
+            tcp: there.tcp.clone(),
+            is_near: is_of_this_host && member.is_sparse(),
+            strange: Vec::new(),
         }
     }
-    let like = *lock(&shared.reached);
-    race::connect_to_any(&there.tcp, like, strange, patience).map(Stream::Tcp)
+
+    /// Calls once, for as long as an answer takes; a stream whose other end has proved that it is that rank.
+    ///
+    /// # Errors
+    /// Why there is none; of the kind [`io::ErrorKind::ConnectionRefused`] when nothing listens there.
+    pub(super) fn attempt(&mut self, shared: &Shared, patience: Patience<'_>) -> io::Result<Stream> {
+        let stream = self.connect(shared, patience)?;
+        let at = stream.peer_address();
+        if let Err(error) = greet(&stream, self.subject, &self.key, patience) {
+            self.strange.extend(at.filter(|at| !self.strange.contains(at)));
+            return Err(match at {
+                Some(at) => io::Error::new(error.kind(), format!("{at}: {error}")),
+                None => error,
+            });
+        }
+        if let Some(at) = at {
+            *lock(&shared.reached) = Some(at.ip());
+        }
+        Ok(stream)
+    }
+
+    /// An abstract Unix socket where both ranks see the same host as the same user, else TCP.
+    fn connect(&self, shared: &Shared, patience: Patience<'_>) -> io::Result<Stream> {
+        let by_unix = |name: &Vec<u8>| {
+            let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
+            let stream = Stream::Unix(UnixStream::connect_addr(&address)?);
+            // Another user's rank would turn it away; over TCP the job's key is proof enough.
+            if stream.peer_is_same_user() {
+                return Ok(stream);
+            }
+            Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is another user's"))
+        };
+        match self.unix.as_ref().map(by_unix) {
+            Some(Ok(stream)) => return Ok(stream),
+            Some(Err(error)) if self.is_near => {
+                let text = format!(
+                    "its control socket on this host: {error}; ranks that share a host id must see each other's sockets, \
+                     so give those in other network namespaces another CONSORT_HOSTID"
+                );
+                return Err(io::Error::new(error.kind(), text));
+            }
+            _ => {}
+        }
+        let like = *lock(&shared.reached);
+        race::connect_to_any(&self.tcp, like, &self.strange, patience).map(Stream::Tcp)
+    }
 }
 
 pub(super) fn greet(

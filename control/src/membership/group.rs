@@ -16,8 +16,8 @@ use consort_memory::Waker;
 use consort_memory::sync::{AtomicBool, AtomicU64, Ordering};
 use consort_transports::Address;
 
-use failure::Failing;
 pub use failure::Failure;
+use failure::{Failing, News};
 use pace::Pace;
 pub use pace::Wire;
 use rounds::Rounds;
@@ -60,6 +60,8 @@ pub struct Group {
     stuck: Mutex<Option<Standing>>,
     wires: OnceLock<Arc<dyn Wires>>,
     pace: Mutex<Pace>,
+    /// The ranks to which this one passes on what all are to know.
+    neighbours: Vec<Rank>,
 }
 
 /// Up to this many ranks a report comes to every rank from every other, not only from its author.
@@ -103,7 +105,9 @@ impl Group {
             members.iter().position(|job_rank| *job_rank == member.rank).expect("a member of its own group")
                 as Rank;
         let recorder = Recorder::new(member.clock.clone(), records.max(RECORDS));
+        let neighbours = member.neighbours(rank, members.len() as u32);
         let group = Arc::new(Group {
+            neighbours,
             uid,
             rank,
             member: member.clone(),
@@ -147,6 +151,22 @@ impl Group {
     /// The communicator's name for people.
     pub fn name(&self) -> String {
         format!("{:016x}", self.uid)
+    }
+
+    /// Whether what all are to know reaches some ranks through others only.
+    fn is_passed_on(&self) -> bool {
+        self.neighbours.len() + 1 < self.members.len()
+    }
+
+    /// The neighbours, and other ranks that are linked to this one.
+    fn audience(&self) -> Vec<Rank> {
+        if !self.is_passed_on() {
+            return self.neighbours.clone();
+        }
+        let hears = |rank: &Rank| {
+            self.neighbours.binary_search(rank).is_ok() || self.member.is_open(self.members[*rank as usize])
+        };
+        (0..self.size()).filter(|rank| *rank != self.rank && hears(rank)).collect()
     }
 
     pub fn clock(&self) -> &Clock {
@@ -205,7 +225,7 @@ impl Group {
             let awaited = (0..self.size())
                 .filter(|rank| *rank != self.rank && !left.contains_key(rank) && !lost.contains_key(rank));
             let place = |rank: Rank| self.member.place(self.members[rank as usize]);
-            failing.settle(now, awaited, place)
+            failing.settle(now, awaited, self.is_passed_on(), place)
         };
         settled.then(|| self.known_failure())
     }
@@ -243,10 +263,11 @@ impl Group {
     }
 
     /// A failure is known here: found on this rank, or heard from another. The first one is passed on to all; what
-    /// this rank finds after that is not said any more.
+    /// this rank finds after that is not said any more. Where not all hear each other, all is passed on that changes what is
+    /// known.
     fn take_up(&self, failure: Failure, by: Rank) {
         let now = self.clock().now();
-        let first = {
+        let news = {
             let mut state = self.state();
             let overrules = state.failing.overrule(&failure);
             // Once this rank has said its word, no other rank would hear of what it finds.
@@ -255,28 +276,31 @@ impl Group {
             }
             // Together with what it said: a rank that has heard from all chooses.
             let is_new = state.failing.heard(by);
-            if !is_new && !overrules && by != self.rank {
+            if !is_new && !overrules && by != self.rank && !self.is_passed_on() {
                 return;
             }
-            let first = state.failing.take_up(failure.clone(), now) || overrules;
+            let news = state.failing.take_up(failure.clone(), now);
             // Release: pairs with the Acquire in `has_failed`.
             self.failing.store(true, Ordering::Release);
-            first
+            if overrules { News::First } else { news }
         };
         self.ring();
-        if !first {
-            return;
+        match news {
+            News::First => {
+                let Failure { error, origin, .. } = &failure;
+                consort_settings::notice::warn_of(
+                    Some(self.rank),
+                    &format!("communicator failed at rank {origin}: {error}"),
+                );
+            }
+            News::More if self.is_passed_on() => {}
+            News::More | News::None => return,
         }
-        let Failure { error, origin, .. } = &failure;
-        consort_settings::notice::warn_of(
-            Some(self.rank),
-            &format!("communicator failed at rank {origin}: {error}"),
-        );
-        // Who only passes it on repeats the report where that is little: some rank may not hear its origin.
-        let repeats = failure.origin == self.rank || self.size() <= REPEATED_SIZE_MAX;
+        // Who only passes it on repeats the report where that is little, or some rank may not hear its origin.
+        let repeats = failure.origin == self.rank || self.size() <= REPEATED_SIZE_MAX || self.is_passed_on();
         let report = failure.report.clone().filter(|_| repeats);
         let failure = Failure { report, ..failure };
-        for rank in (0..self.size()).filter(|rank| *rank != self.rank) {
+        for rank in self.audience().into_iter().filter(|rank| *rank != by) {
             self.send(rank, Message::Poison { failure: failure.clone() });
         }
     }
@@ -326,6 +350,16 @@ impl Group {
                 self.news.fetch_add(1, Ordering::Relaxed);
             }
             Message::Gather { round, words } => self.state().rounds.hear(rank, round, words),
+            Message::Passed { of, number, round, words } if of < self.size() && of != self.rank => {
+                let new = self.state().rounds.hear_passed(of, number, round, words);
+                for (number, round, words) in new {
+                    for other in self.neighbours.iter().filter(|other| ![of, rank].contains(other)) {
+                        self.send(*other, Message::Passed { of, number, round, words: words.clone() });
+                    }
+                }
+            }
+            // Of the member.
+            Message::Passed { .. } | Message::Gone { .. } | Message::Parted | Message::Bye => {}
         }
         self.ring();
     }
@@ -349,6 +383,14 @@ impl Group {
         } else {
             Error::Link { from: self.rank, to: rank, transport: "control".into(), cause: cause.to_owned() }
         });
+    }
+
+    /// A rank has left, and has not said here how far it came.
+    pub fn left_unheard(&self, job_rank: Rank) {
+        let Some(rank) = self.rank_of(job_rank) else { return };
+        self.state().left.entry(rank).or_default();
+        self.news.fetch_add(1, Ordering::Relaxed);
+        self.ring();
     }
 
     /// What one says of a rank that is gone.
@@ -526,7 +568,10 @@ impl Group {
     /// Tells the others that this rank closes its communicator, and what it did last.
     pub fn leave(&self) {
         let whole = self.recorder.snapshot();
-        for rank in (0..self.size()).filter(|rank| *rank != self.rank) {
+        // Who is not linked would have to be called for it, and hears of it when it asks.
+        let hears =
+            |rank: &Rank| !self.member.is_sparse() || self.member.is_open(self.members[*rank as usize]);
+        for rank in (0..self.size()).filter(|rank| *rank != self.rank).filter(hears) {
             let concerns =
                 |entry: &&AgedEntry| !entry.descriptor.kind.is_message() || entry.descriptor.root == rank;
             let last = whole.recent.iter().rev().filter(concerns).take(LAST_WORDS);
@@ -536,6 +581,9 @@ impl Group {
             self.send(rank, Message::Leave { snapshot: Snapshot { entered, finished, recent } });
         }
         let open_elsewhere = self.members.len() - 1 - self.state().left.len();
-        self.member.unregister(self.uid, open_elsewhere);
+        if self.member.is_sparse() {
+            self.member.leaves(self.uid, &self.members);
+        }
+        self.member.unregister(self.uid, open_elsewhere, &whole);
     }
 }

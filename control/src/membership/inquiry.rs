@@ -86,7 +86,8 @@ impl Inquiry {
             } else if group.has_left(rank) {
                 Reach::Left
             } else if silent.contains(&rank) {
-                Reach::Silent
+                let refusal = group.member.refusal(*job_rank);
+                refusal.map_or(Reach::Silent, |why| Reach::Lost(why.into()))
             } else {
                 Reach::Answered
             };

@@ -240,14 +240,19 @@ impl RemoteLink {
     }
 
     pub fn send(&self, communicator: u64, message: &Message) {
+        let mut frame = Vec::new();
+        wire::encode(communicator, message, &mut frame);
+        self.send_framed(frame);
+    }
+
+    /// Sends whole frames.
+    pub(super) fn send_framed(&self, frames: Vec<u8>) {
         let mut backlog = lock(&self.backlog);
         if backlog.left() > BACKLOG_BYTES_MAX {
             // Both control threads find out and report the loss; silence would be worse.
             return self.end();
         }
-        let mut frame = Vec::new();
-        wire::encode(communicator, message, &mut frame);
-        backlog.push(frame);
+        backlog.push(frames);
         self.write_out(&mut backlog);
         if !backlog.is_empty()
             && let Some(shared) = self.shared.upgrade()

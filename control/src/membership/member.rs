@@ -1,23 +1,35 @@
-//! One rank of one job in this process, with its control links to all others.
+//! One rank of one job in this process, with its control links to the others.
 //!
-//! Invariant: links are made once, when the job is joined; every rank has one to every other, so the loss of
-//! any rank, rank 0 too, leaves the others connected. Messages to a rank of the same process are plain calls.
+//! Up to [`overlay::FULL_MAX`] ranks, and within one process, all are linked to all when the job is joined. In a larger job
+//! (a sparse one) a rank is linked to its neighbours of [`overlay`] then, and to another one when the first of the two says
+//! something to the other; see `links`.
+//!
+//! Invariant: the loss of any rank, rank 0 too, leaves the others connected, and is known to all of them. Messages to a rank of
+//! the same process are plain calls.
 
-use std::cell::RefCell;
+mod departures;
+mod distance;
+mod letters;
+mod links;
+
 use std::collections::{BTreeMap, VecDeque};
-use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use consort_memory::sync::{AtomicU64, Ordering};
 
+use self::departures::{Departures, LEFT_MAX};
+pub use self::distance::Distance;
+use self::letters::{Letter, deliver};
+pub use self::links::Link;
+use self::links::{Links, REFUSED, Said};
 use super::group::{Failure, Group};
 use super::link::{RemoteLink, part_from};
-use super::lock;
 use super::patience::Patience;
 use super::process::Shared;
 use super::registry::{POSITIONS_MAX, Registry};
 use super::wire::{self, Message};
+use super::{lock, overlay};
 use crate::bootstrap;
 use crate::clock::{Clock, Reading};
 use crate::recorder::Snapshot;
@@ -27,6 +39,12 @@ use consort_types::error::Error;
 
 /// Bytes of one rank's messages for communicators that this rank has not made yet, at most; another such message is lost.
 const EARLY_BYTES_MAX: usize = 2 * wire::FRAME_BYTES_MAX;
+/// Communicators of a sparse job that this rank has closed and that are remembered, at most: the last ones.
+const CLOSED_MAX: usize = 1024;
+/// What is said of a lost rank to others, in characters at most.
+const CAUSE_MAX: usize = 512;
+/// Names no communicator.
+pub const NO_COMMUNICATOR: u64 = 0;
 
 pub struct Member {
     shared: Weak<Shared>,
@@ -35,9 +53,14 @@ pub struct Member {
     pub key: [u8; 32],
     pub table: Vec<bootstrap::Member>,
     pub clock: Clock,
-    links: Mutex<Vec<Link>>,
+    /// Up to how many ranks all are linked to all.
+    full: u32,
+    /// Whether some ranks of the job are linked only when they have something to say.
+    is_sparse: bool,
+    links: Mutex<Links>,
     changed: Condvar,
     groups: Mutex<Groups>,
+    departures: Mutex<Departures>,
     /// All communicators of this process, of other jobs too.
     registry: Arc<Registry>,
     token: AtomicU64,
@@ -59,74 +82,22 @@ struct Answer {
 #[derive(Default)]
 struct Groups {
     open: BTreeMap<u64, Weak<Group>>,
-    /// Communicators that this rank has closed, with how many of their ranks have not.
-    closed: BTreeMap<u64, usize>,
+    /// Communicators that this rank has closed, with what it said of itself then.
+    closed: BTreeMap<u64, Closed>,
+    /// The order in which it closed those of a sparse job.
+    closed_first: VecDeque<u64>,
     /// Messages for communicators that this rank has not made, by sender, as they travel: so they take what they took there.
     early: BTreeMap<Rank, Vec<u8>>,
     /// Who is gone, why, and whether it ended (otherwise the link to it broke).
     lost: Vec<(Rank, String, bool)>,
 }
 
-/// A message to a rank of this process.
-struct Letter {
-    to: Weak<Member>,
-    from: Rank,
-    communicator: u64,
-    message: Message,
-}
-
-/// Hands a letter over on this thread: after those that are being handed over, not in the middle of one. A rank that
-/// answers, or passes a failure on, would otherwise nest as deep as there are ranks.
-fn deliver(letter: Letter) {
-    thread_local! {
-        static LETTERS: RefCell<Option<VecDeque<Letter>>> = const { RefCell::new(None) };
-    }
-    let mut next = Some(letter);
-    let queued = LETTERS.try_with(|letters| match &mut *letters.borrow_mut() {
-        Some(letters) => letters.extend(next.take()),
-        letters => *letters = Some(VecDeque::new()),
-    });
-    // A thread that ends, in its last destructors or in the process's, has no queue any more.
-    debug_assert!(queued.is_ok() || next.is_some());
-    while let Some(Letter { to, from, communicator, message }) = next {
-        if let Some(to) = to.upgrade() {
-            to.receive(from, communicator, message);
-        }
-        next = LETTERS
-            .try_with(|letters| {
-                let mut letters = letters.borrow_mut();
-                let letter = letters.as_mut().and_then(VecDeque::pop_front);
-                if letter.is_none() {
-                    *letters = None;
-                }
-                letter
-            })
-            .unwrap_or_default();
-    }
-}
-
-/// How a rank of the job is reached.
-#[derive(Clone)]
-pub enum Link {
-    /// Not yet.
-    Missing,
-    /// It is this rank itself.
-    Own,
-    /// A rank of this process.
-    Local(Weak<Member>),
-    /// A rank of another process.
-    Remote(Arc<RemoteLink>),
-}
-
-/// Where two ranks are relative to each other, as proved by the control link between them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Distance {
-    /// The same process.
-    Process,
-    /// The same host: an abstract Unix socket joins them.
-    Host,
-    /// Joined by TCP; the local address of that link is given.
-    Network(IpAddr),
+/// A communicator that this rank has closed.
+struct Closed {
+    /// How many of its ranks have not; in a sparse job not all of them say it.
+    open_elsewhere: usize,
+    entered: u64,
+    finished: u64,
 }
 
 impl Member {
@@ -143,10 +114,11 @@ impl Member {
         table: Vec<bootstrap::Member>,
     ) -> Arc<Self> {
         let (clock, registry) = (Clock::default(), shared.registry.clone());
-        Self::within(Arc::downgrade(shared), clock, registry, job, key, rank, table)
+        Self::within(Arc::downgrade(shared), clock, registry, job, key, rank, table, overlay::FULL_MAX)
     }
 
-    /// As [`Member::new`], in a process that may be a simulated one.
+    /// As [`Member::new`], in a process that may be a simulated one; of more than `full` ranks not all are linked to all.
+    #[allow(clippy::too_many_arguments)]
     pub fn within(
         shared: Weak<Shared>,
         clock: Clock,
@@ -155,9 +127,11 @@ impl Member {
         key: [u8; 32],
         rank: Rank,
         table: Vec<bootstrap::Member>,
+        full: u32,
     ) -> Arc<Self> {
-        let mut links = vec![Link::Missing; table.len()];
-        links[rank as usize] = Link::Own;
+        let own = table[rank as usize].process;
+        let is_sparse = table.len() > full as usize && table.iter().any(|other| other.process != own);
+        let links = Links::new(rank, table.len());
         Arc::new(Member {
             shared,
             job,
@@ -165,9 +139,12 @@ impl Member {
             key,
             table,
             clock,
+            full,
+            is_sparse,
             links: Mutex::new(links),
             changed: Condvar::new(),
             groups: Mutex::new(Groups::default()),
+            departures: Mutex::default(),
             registry,
             token: AtomicU64::new(0),
             answers: Mutex::default(),
@@ -203,7 +180,11 @@ impl Member {
 
     /// Whether a rank of the job is known to be gone, in good order or not.
     pub fn is_lost(&self, rank: Rank) -> bool {
-        self.groups().lost.iter().any(|(lost, ..)| *lost == rank)
+        self.departures().has_parted(rank) || self.groups().lost.iter().any(|(lost, ..)| *lost == rank)
+    }
+
+    fn departures(&self) -> std::sync::MutexGuard<'_, Departures> {
+        lock(&self.departures)
     }
 
     /// What every process that has answered does, this one included.
@@ -225,7 +206,7 @@ impl Member {
         self.processes(asked).into_values().flatten().collect()
     }
 
-    fn links(&self) -> std::sync::MutexGuard<'_, Vec<Link>> {
+    fn links(&self) -> std::sync::MutexGuard<'_, Links> {
         lock(&self.links)
     }
 
@@ -240,28 +221,96 @@ impl Member {
         (groups.early.len(), groups.closed.len())
     }
 
+    /// Whether some ranks of the job are linked only when they have something to say.
+    pub fn is_sparse(&self) -> bool {
+        self.is_sparse
+    }
+
+    /// The ranks to which rank `rank` of a communicator of `size` passes on what all are to know; in a sparse job these are not
+    /// all others where there are more than a few.
+    pub fn neighbours(&self, rank: Rank, size: u32) -> Vec<Rank> {
+        overlay::neighbours(rank, size, if self.is_sparse { self.full } else { u32::MAX })
+    }
+
+    /// The ranks to which this one is linked when the job is joined.
+    pub fn first_linked(&self) -> Vec<Rank> {
+        self.neighbours(self.rank, self.table.len() as u32)
+    }
+
     /// Sets the link to `rank`; a second one for the same rank is refused.
     pub fn set_link(&self, rank: Rank, link: Link) -> bool {
-        let mut links = self.links();
-        let Some(slot @ Link::Missing) = links.get_mut(rank as usize) else { return false };
-        *slot = link;
+        let is_set = self.links().set(rank, link);
         self.changed.notify_all();
-        true
+        is_set
     }
 
     /// Whether `rank` is linked.
     pub fn is_linked(&self, rank: Rank) -> bool {
-        !matches!(self.links().get(rank as usize), None | Some(Link::Missing))
+        !self.links().is_missing(rank)
     }
 
-    /// Waits until every rank is linked; otherwise the ranks that are not.
+    /// Whether what is said to `rank` goes over a link that is there, or being made.
+    pub fn is_open(&self, rank: Rank) -> bool {
+        self.links().is_open(rank)
+    }
+
+    /// The other ranks that hear what is said without being called for it.
+    fn all_open(&self) -> Vec<Rank> {
+        let links = self.links();
+        let hears = |rank: &Rank| *rank != self.rank && links.is_open(*rank);
+        links.all().map(|(rank, _)| rank).filter(hears).collect()
+    }
+
+    /// Whether the call of another rank is to be answered: not when it is linked, gone, or called itself. From then on it is not
+    /// called, until it is linked or [given up](Member::give_up_answering).
+    pub fn is_to_answer(&self, from: Rank) -> bool {
+        !self.is_lost(from) && self.links().answer(from, self.rank, self.clock.now())
+    }
+
+    /// The call that was to be answered came to nothing.
+    pub fn give_up_answering(&self, from: Rank) {
+        let calls = self.links().give_up_answering(from, self.clock.now());
+        if calls {
+            self.call_out();
+        }
+    }
+
+    /// The next rank to be called now, or else the time of the next call.
+    pub fn next_call(&self, now: Instant) -> Result<Rank, Option<Instant>> {
+        self.links().next_call(now)
+    }
+
+    /// A call failed; `refused` if the rank's host says that nothing listens there.
+    pub fn call_failed(&self, rank: Rank, refused: bool, error: &str) {
+        let lost = self.links().call_failed(rank, refused, self.clock.now());
+        match lost {
+            None => {}
+            Some(true) => {
+                self.lost(rank, &format!("{REFUSED} ({error})"), true);
+            }
+            Some(false) => {
+                self.lost(rank, &format!("no control connection to it could be made: {error}"), false);
+            }
+        }
+    }
+
+    /// Why a rank that was called will not answer, if that is known.
+    pub fn refusal(&self, rank: Rank) -> Option<&'static str> {
+        self.links().is_refused(rank).then_some(REFUSED)
+    }
+
+    fn call_out(&self) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.call_out();
+        }
+    }
+
+    /// Waits until every rank is linked that is [linked first](Member::first_linked); otherwise the ranks that are not.
     pub fn wait_for_links(&self, patience: Patience<'_>) -> Result<(), Vec<Rank>> {
+        let mut missing = self.first_linked();
         let mut links = self.links();
         loop {
-            let missing: Vec<Rank> = (0..links.len())
-                .filter(|rank| matches!(links[*rank], Link::Missing))
-                .map(|rank| rank as Rank)
-                .collect();
+            missing.retain(|rank| links.is_missing(*rank));
             if missing.is_empty() {
                 return Ok(());
             }
@@ -282,17 +331,8 @@ impl Member {
     /// This rank cannot join after all: those it is linked to already, which may be in calls, hear why.
     pub fn give_up_joining(&self, error: &Error) {
         let failure = Failure { origin: self.rank, error: error.clone(), report: None };
-        for rank in 0..self.table.len() as Rank {
+        for rank in self.all_open() {
             self.send(rank, self.world(), Message::Poison { failure: failure.clone() });
-        }
-    }
-
-    /// Where `rank` is, seen from here.
-    pub fn distance(&self, rank: Rank) -> Distance {
-        match &self.links()[rank as usize] {
-            Link::Own | Link::Local(_) => Distance::Process,
-            Link::Remote(link) => link.distance,
-            Link::Missing => Distance::Network(IpAddr::from([127, 0, 0, 1])),
         }
     }
 
@@ -301,9 +341,22 @@ impl Member {
         self.table[rank as usize].place()
     }
 
-    /// Sends to one rank of the job; a link that is gone swallows it, since its loss is reported elsewhere.
+    /// Sends to one rank of the job, which is called for it where it is not linked; a link that is gone swallows it, since its
+    /// loss is reported elsewhere.
     pub fn send(&self, to: Rank, communicator: u64, message: Message) {
-        let link = self.links()[to as usize].clone();
+        let mut link = self.links().get(to).cloned().unwrap_or(Link::Missing);
+        if matches!(link, Link::Missing) && self.is_sparse && !self.is_lost(to) {
+            let said = self.links().say(to, communicator, &message, self.clock.now());
+            match said {
+                Said::By(there) => link = there,
+                Said::Waits { calls } => {
+                    if calls {
+                        self.call_out();
+                    }
+                    return;
+                }
+            }
+        }
         match link {
             Link::Own | Link::Missing => {}
             Link::Local(peer) => deliver(Letter { to: peer, from: self.rank, communicator, message }),
@@ -322,18 +375,42 @@ impl Member {
                 known.insert(from, answer);
             }
         }
+        let message = match message {
+            // Where all are linked to all, each finds out by itself.
+            Message::Parted | Message::Bye | Message::Gone { .. } if !self.is_sparse => return,
+            Message::Parted => return self.departures().leaves(from, communicator),
+            Message::Bye => return self.parts(from),
+            Message::Gone { rank, cause, left } => {
+                if (rank as usize) < self.table.len() {
+                    self.take_loss(rank, &cause, true, &left, Some(from));
+                }
+                return;
+            }
+            message => message,
+        };
+        if self.is_sparse && matches!(message, Message::Leave { .. }) {
+            self.departures().leaves(from, communicator);
+        }
         let mut groups = self.groups();
         if let Some(group) = groups.open.get(&communicator).and_then(Weak::upgrade) {
             drop(groups);
             group.receive(from, message);
             return;
         }
-        if let Some(open_elsewhere) = groups.closed.get_mut(&communicator) {
-            if matches!(message, Message::Leave { .. }) {
-                *open_elsewhere -= 1;
-                if *open_elsewhere == 0 {
+        if let Some(closed) = groups.closed.get_mut(&communicator) {
+            let said = Snapshot { entered: closed.entered, finished: closed.finished, recent: Vec::new() };
+            if matches!(message, Message::Leave { .. }) && !self.is_sparse {
+                closed.open_elsewhere -= 1;
+                if closed.open_elsewhere == 0 {
                     groups.closed.remove(&communicator);
                 }
+            }
+            // Who was not linked has not heard that this rank has left.
+            let asks = matches!(message, Message::Query { .. } | Message::Address { .. });
+            if asks && self.is_sparse {
+                drop(groups);
+                self.send(from, communicator, Message::Leave { snapshot: said });
+                groups = self.groups();
             }
             if !matches!(message, Message::Query { .. }) {
                 return;
@@ -344,7 +421,7 @@ impl Member {
                 drop(groups);
                 self.answer(from, communicator, token, Snapshot::default());
             }
-            Message::State { .. } => {}
+            Message::State { .. } | Message::Gone { .. } | Message::Parted | Message::Bye => {}
             message => {
                 let early = groups.early.entry(from).or_default();
                 let before = early.len();
@@ -392,17 +469,62 @@ impl Member {
         }
     }
 
-    /// A communicator is closed; `open_elsewhere` of its ranks have not closed it yet.
-    pub fn unregister(&self, communicator: u64, open_elsewhere: usize) {
+    /// A communicator is closed, as `said`; `open_elsewhere` of its ranks have not closed it yet.
+    pub fn unregister(&self, communicator: u64, open_elsewhere: usize, said: &Snapshot) {
         let mut groups = self.groups();
         groups.open.remove(&communicator);
         if open_elsewhere > 0 {
-            groups.closed.insert(communicator, open_elsewhere);
+            let closed = Closed { open_elsewhere, entered: said.entered, finished: said.finished };
+            groups.closed.insert(communicator, closed);
+            if self.is_sparse {
+                groups.closed_first.push_back(communicator);
+                if groups.closed_first.len() > CLOSED_MAX
+                    && let Some(first) = groups.closed_first.pop_front()
+                {
+                    groups.closed.remove(&first);
+                }
+            }
         }
     }
 
-    /// `rank` is gone: every communicator that it has not left fails. It `ended`, or else the link to it broke.
+    /// Those linked to this rank that are not of the communicator hear that it has left it: should it die, they are who say it.
+    pub fn leaves(&self, communicator: u64, members: &[Rank]) {
+        for rank in self.all_open().into_iter().filter(|rank| !members.contains(rank)) {
+            self.send(rank, communicator, Message::Parted);
+        }
+    }
+
+    /// The link to `rank` ended without a good-bye: every communicator that it has not left fails. It `ended`, or else the link
+    /// to it broke.
     pub fn lost(&self, rank: Rank, cause: &str, ended: bool) {
+        if !self.departures().has_parted(rank) {
+            self.take_loss(rank, cause, ended, &[], None);
+        }
+    }
+
+    /// A rank is gone, as this one noticed or heard `by` another: it had `left` these communicators. In a sparse job it passes
+    /// that on.
+    fn take_loss(&self, rank: Rank, cause: &str, ended: bool, left: &[u64], by: Option<Rank>) {
+        let mut all_left = {
+            let departures = self.departures();
+            if rank == self.rank || departures.has_parted(rank) {
+                return;
+            }
+            departures.left(rank)
+        };
+        let unknown: Vec<u64> = left.iter().filter(|uid| !all_left.contains(uid)).copied().collect();
+        all_left.extend(unknown.into_iter().take(LEFT_MAX));
+        if self.is_sparse && ended && self.departures().ends(rank) {
+            let cause: String = cause.chars().take(CAUSE_MAX).collect();
+            for other in self.all_open().into_iter().filter(|other| *other != rank && Some(*other) != by) {
+                let gone = Message::Gone { rank, cause: cause.clone(), left: all_left.clone() };
+                self.send(other, NO_COMMUNICATOR, gone);
+            }
+        }
+        // What it said last is still on the way where it is linked, and the end of the link behind it.
+        if by.is_some() && self.is_linked(rank) {
+            return;
+        }
         let mut groups = self.groups();
         if groups.lost.iter().any(|(known, ..)| *known == rank) {
             return;
@@ -410,8 +532,31 @@ impl Member {
         groups.lost.push((rank, cause.to_owned(), ended));
         let open: Vec<Arc<Group>> = groups.open.values().filter_map(Weak::upgrade).collect();
         drop(groups);
+        self.links().forget(rank);
         for group in open {
-            group.lost(rank, cause, ended);
+            if all_left.contains(&group.uid) {
+                group.left_unheard(rank);
+            } else {
+                group.lost(rank, cause, ended);
+            }
+        }
+    }
+
+    /// Says to all that hear it that this rank has closed all its communicators.
+    pub fn say_good_bye(&self) {
+        if self.is_sparse {
+            for rank in self.all_open() {
+                self.send(rank, NO_COMMUNICATOR, Message::Bye);
+            }
+        }
+    }
+
+    /// A rank has closed all its communicators, and its process may end.
+    fn parts(&self, rank: Rank) {
+        self.departures().parts(rank);
+        let open: Vec<Arc<Group>> = self.groups().open.values().filter_map(Weak::upgrade).collect();
+        for group in open {
+            group.left_unheard(rank);
         }
     }
 
@@ -421,7 +566,7 @@ impl Member {
             Link::Remote(link) => Some(link.clone()),
             _ => None,
         };
-        self.links().iter().filter_map(remote).collect()
+        self.links().all().filter_map(|(_, link)| remote(link)).collect()
     }
 }
 
@@ -430,6 +575,7 @@ impl Drop for Member {
         if let Some(shared) = self.shared.upgrade()
             && !shared.fork.is_forked_child()
         {
+            self.say_good_bye();
             shared.dismiss(self);
             part_from(&self.remote_links());
         }

@@ -23,6 +23,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::socket::{Backlog, listen};
 
+use super::callers::Callers;
 use super::link::RemoteLink;
 use super::member::{Link, Member};
 use super::patience::Patience;
@@ -106,6 +107,7 @@ pub struct Shared {
     members: Mutex<Vec<Weak<Member>>>,
     members_changed: Condvar,
     pub(super) unattended: Mutex<Vec<Attended>>,
+    pub(super) callers: Mutex<Callers>,
 }
 
 /// What the control thread watches besides the fixed sources.
@@ -180,8 +182,8 @@ impl Drop for Process {
     fn drop(&mut self) {
         let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if self.shared.fork.is_forked_child() {
-            // The thread does not exist in this process; joining it would wait for ever.
-            std::mem::forget(thread);
+            // The threads do not exist in this process; joining them would wait for ever.
+            std::mem::forget((thread, lock(&self.shared.callers).take()));
             return;
         }
         self.shared.stop.store(true, Ordering::Relaxed);
@@ -190,6 +192,11 @@ impl Drop for Process {
             && thread.thread().id() != std::thread::current().id()
         {
             let _ = thread.join();
+        }
+        let callers = lock(&self.shared.callers).take();
+        for caller in callers.into_iter().filter(|caller| caller.thread().id() != std::thread::current().id())
+        {
+            let _ = caller.join();
         }
     }
 }
@@ -262,6 +269,7 @@ impl Shared {
             members: Mutex::new(Vec::new()),
             members_changed: Condvar::new(),
             unattended: Mutex::new(Vec::new()),
+            callers: Mutex::default(),
         };
         if let Some(service) = service {
             shared
@@ -381,6 +389,11 @@ impl Shared {
         drop(members);
         self.members_changed.notify_all();
         self.wake();
+    }
+
+    /// The ranks of this process that have joined jobs.
+    pub(super) fn all_members(&self) -> Vec<Arc<Member>> {
+        lock(&self.members).iter().filter_map(Weak::upgrade).collect()
     }
 
     pub fn find_member(&self, job: &[u8; 16], rank: Rank) -> Option<Arc<Member>> {

@@ -7,15 +7,13 @@
 use std::time::{Duration, Instant};
 
 use crate::clock::{Reading, Sample};
-use crate::membership::member::{Distance, Member};
+use crate::membership::member::{Distance, Member, NO_COMMUNICATOR};
 use crate::membership::wire::Message;
 
 /// Questions at a time, at most.
 const QUESTIONS: usize = 8;
 /// Between two looks for the answer.
 const PAUSE: Duration = Duration::from_micros(20);
-/// The name that no communicator has: what such a question is answered with is the process's alone.
-const NO_COMMUNICATOR: u64 = 0;
 
 /// From this rank's clock to that of rank 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -181,6 +181,11 @@ impl Meeting {
             let keys: Vec<Key> = others().map(|rank| (rank, COLLECTIVES_CHANNEL)).collect();
             return Ok(Meeting { links: links.request(&keys, group)?, said });
         }
+        if group.member.is_sparse() {
+            // Hosts are what ranks say of themselves: where one has a rank on another host, each has.
+            let said = said.into_iter().map(|_| Some(none())).collect();
+            return Ok(Meeting { links: Vec::new(), said });
+        }
         let refusal = || Message::Address { channel: COLLECTIVES_CHANNEL, address: none() };
         others().for_each(|rank| group.send(rank, refusal()));
         Ok(Meeting { links: Vec::new(), said })

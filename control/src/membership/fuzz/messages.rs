@@ -10,6 +10,7 @@ use super::{JOB, KEY, table, times};
 use crate::membership::group::{Agreement, Failure, Group};
 use crate::membership::inquiry::Inquiry;
 use crate::membership::member::{Link, Member};
+use crate::membership::overlay::FULL_MAX;
 use crate::membership::wire::{self, FRAME_BYTES_MAX, Message};
 use crate::recorder::{RECORDS, Snapshot};
 use crate::report::analyse;
@@ -57,6 +58,7 @@ impl Honest {
             KEY,
             rank,
             table(SIZE),
+            FULL_MAX,
         );
         let world = Group::new(member.clone(), WORLD, (0..SIZE).collect(), RECORDS);
         Honest { member, world, later: None }
@@ -81,6 +83,12 @@ fn varied(message: &Message, communicator: u64, by: u64, unknown: bool) -> (u64,
                 *to = to.wrapping_add((by >> 1) as u32);
             }
         }
+        Message::Passed { of, number, .. } => {
+            *of = of.wrapping_add((by >> 4) as u32);
+            *number = number.wrapping_add(by);
+        }
+        Message::Gone { rank, .. } => *rank = rank.wrapping_add(by as u32),
+        Message::Parted | Message::Bye => {}
         Message::Leave { snapshot } => snapshot.finished = snapshot.finished.wrapping_add(by),
     }
     (if unknown { communicator.wrapping_add(by) } else { communicator }, message)

@@ -5,6 +5,11 @@
 //! that. A rank that has heard from all that can be reached knows every failure that was found, and so chooses the
 //! same one as they do: the one that is nearest to the cause, and of equal ones that of the lowest rank.
 //!
+//! Where ranks hear some of the others only through their neighbours, each passes on what changes what it knows: a failure that is
+//! nearer to the cause than all it knew, and each pair of ends of a link that broke. What was found before the first failure was
+//! everywhere is everywhere one such way later, so a rank that waits for [`SETTLE_MAX`] knows the same as the others if a way takes
+//! less than half of that.
+//!
 //! Invariant: pure state without clock or sockets. What is settled does not change any more. Waiting for ranks
 //! that cannot speak is bounded by [`SETTLE_MAX`], well below the second within which a failure must be known.
 
@@ -57,6 +62,16 @@ impl Failure {
     }
 }
 
+/// What a failure adds to what is known.
+#[derive(PartialEq, Eq, Clone, Copy, Debug)]
+pub(super) enum News {
+    /// It is the first.
+    First,
+    /// It is nearer to the cause, or accuses a rank that was not accused by that one.
+    More,
+    None,
+}
+
 /// A communicator's way from the first failure to the one that stays.
 #[derive(Default)]
 pub(super) struct Failing {
@@ -79,23 +94,25 @@ impl Failing {
         self.heard.insert(rank)
     }
 
-    /// A failure is known. Whether it is the first.
-    pub(super) fn take_up(&mut self, failure: Failure, now: Instant) -> bool {
-        if let Error::Link { from, to, .. } = &failure.error {
-            self.accused.entry(*to).or_default().insert(*from);
-        }
+    /// A failure is known.
+    pub(super) fn take_up(&mut self, failure: Failure, now: Instant) -> News {
+        let accuses = match &failure.error {
+            Error::Link { from, to, .. } => self.accused.entry(*to).or_default().insert(*from),
+            _ => false,
+        };
         let Some(best) = &mut self.best else {
             self.best = Some(failure);
             self.since = Some(now);
-            return true;
+            return News::First;
         };
+        let is_nearer = failure.key() < best.key();
         if best.key() == failure.key() {
             // The same, passed on by others without its report.
             best.report = best.report.take().or(failure.report);
-        } else if !self.settled && failure.key() < best.key() {
+        } else if !self.settled && is_nearer {
             *best = failure;
         }
-        false
+        if !self.settled && (is_nearer || accuses) { News::More } else { News::None }
     }
 
     /// A rank aborts what was revoked and settled: that ends what still goes on after a revocation.
@@ -109,11 +126,13 @@ impl Failing {
         overrules
     }
 
-    /// Whether the failure stays as it is from now on. `awaited` are the ranks that can still speak.
+    /// Whether the failure stays as it is from now on. `awaited` are the ranks that can still speak; where their words are
+    /// passed on by others (`is_passed_on`), none says that it has heard of the failure.
     pub(super) fn settle(
         &mut self,
         now: Instant,
         awaited: impl Iterator<Item = Rank>,
+        is_passed_on: bool,
         place: impl Fn(Rank) -> String,
     ) -> bool {
         let (Some(best), Some(since)) = (&mut self.best, self.since) else { return false };
@@ -126,9 +145,10 @@ impl Failing {
         };
         let will = matches!(best.error, Error::Aborted { .. } | Error::Revoked { .. });
         let mut missing = awaited.filter(|rank| !self.heard.contains(rank)).peekable();
-        if missing.peek().is_some() {
+        if is_passed_on || missing.peek().is_some() {
             let patience = match missing.all(silent) {
                 _ if will => SETTLE_WILL_MAX,
+                _ if is_passed_on => SETTLE_MAX,
                 true => SETTLE_SILENT_MAX,
                 false => SETTLE_MAX,
             };
@@ -180,13 +200,14 @@ mod tests {
     #[test]
     fn the_lowest_rank_s_word_stays_once_all_were_heard() {
         let (mut failing, now) = (Failing::default(), Instant::now());
-        assert!(failing.take_up(internal(3), now));
-        assert!(!failing.settle(now, [1, 2].into_iter(), |_| String::new()));
+        assert_eq!(failing.take_up(internal(3), now), News::First);
+        assert!(!failing.settle(now, [1, 2].into_iter(), false, |_| String::new()));
         failing.heard(2);
-        assert!(!failing.take_up(internal(1), now), "only the first is passed on");
-        assert!(!failing.settle(now, [1, 2].into_iter(), |_| String::new()));
+        assert_eq!(failing.take_up(internal(1), now), News::More);
+        assert_eq!(failing.take_up(internal(2), now), News::None);
+        assert!(!failing.settle(now, [1, 2].into_iter(), false, |_| String::new()));
         failing.heard(1);
-        assert!(failing.settle(now, [1, 2].into_iter(), |_| String::new()));
+        assert!(failing.settle(now, [1, 2].into_iter(), false, |_| String::new()));
         failing.take_up(internal(0), now);
         assert_eq!(origin(&failing), Some(1), "settled is settled");
     }
@@ -195,8 +216,8 @@ mod tests {
     fn silence_is_waited_for_a_bounded_time() {
         let (mut failing, now) = (Failing::default(), Instant::now());
         failing.take_up(internal(3), now);
-        assert!(!failing.settle(now + SETTLE_MAX / 2, [0].into_iter(), |_| String::new()));
-        assert!(failing.settle(now + SETTLE_MAX, [0].into_iter(), |_| String::new()));
+        assert!(!failing.settle(now + SETTLE_MAX / 2, [0].into_iter(), false, |_| String::new()));
+        assert!(failing.settle(now + SETTLE_MAX, [0].into_iter(), false, |_| String::new()));
     }
 
     #[test]
@@ -233,12 +254,12 @@ mod tests {
         }
         let awaited = || [0, 1, 2].into_iter();
         assert!(
-            !failing.settle(now, awaited(), |_| String::new()),
+            !failing.settle(now, awaited(), false, |_| String::new()),
             "rank 0 is silent for rank 1, not for all"
         );
         failing.take_up(silent(0, 1), now);
         failing.heard(0);
-        assert!(failing.settle(now, awaited(), |_| String::new()));
+        assert!(failing.settle(now, awaited(), false, |_| String::new()));
         assert_eq!(origin(&failing), Some(0));
         // One that is silent for all is waited for a little.
         let mut failing = Failing::default();
@@ -246,7 +267,7 @@ mod tests {
         for rank in [1, 2] {
             failing.heard(rank);
         }
-        assert!(failing.settle(now + SETTLE_SILENT_MAX, awaited(), |_| String::new()));
+        assert!(failing.settle(now + SETTLE_SILENT_MAX, awaited(), false, |_| String::new()));
     }
 
     #[test]
@@ -254,10 +275,13 @@ mod tests {
         let (mut failing, now) = (Failing::default(), Instant::now());
         failing.take_up(internal(0), now);
         failing.take_up(aborted(5), now);
-        assert!(!failing.settle(now, [3].into_iter(), |_| String::new()), "another may have had a will too");
+        assert!(
+            !failing.settle(now, [3].into_iter(), false, |_| String::new()),
+            "another may have had a will too"
+        );
         failing.take_up(aborted(3), now);
         failing.heard(3);
-        assert!(failing.settle(now, [3].into_iter(), |_| String::new()));
+        assert!(failing.settle(now, [3].into_iter(), false, |_| String::new()));
         assert_eq!(origin(&failing), Some(3));
     }
 
@@ -267,14 +291,27 @@ mod tests {
         failing.take_up(link(0, 2), now);
         failing.take_up(link(1, 2), now);
         failing.heard(1);
-        assert!(failing.settle(now, [1].into_iter(), |_| String::new()));
+        assert!(failing.settle(now, [1].into_iter(), false, |_| String::new()));
         let error = failing.failure().map(|failure| failure.error.clone());
         assert!(matches!(error, Some(Error::PeerLost { rank: 2, .. })), "{error:?}");
         let mut failing = Failing::default();
         failing.take_up(link(0, 2), now);
         failing.heard(1);
         failing.heard(2);
-        assert!(failing.settle(now, [1, 2].into_iter(), |_| String::new()));
+        assert!(failing.settle(now, [1, 2].into_iter(), false, |_| String::new()));
         assert!(matches!(failing.failure().map(|f| &f.error), Some(Error::Link { from: 0, to: 2, .. })));
+    }
+
+    #[test]
+    fn where_words_are_passed_on_all_that_changes_something_is_until_it_is_settled() {
+        let (mut failing, now) = (Failing::default(), Instant::now());
+        assert_eq!(failing.take_up(link(3, 7), now), News::First);
+        assert_eq!(failing.take_up(link(4, 7), now), News::More, "another one accuses it");
+        assert_eq!(failing.take_up(link(4, 7), now), News::None, "it came another way before");
+        assert_eq!(failing.take_up(internal(9), now), News::More, "it is nearer to the cause");
+        assert!(!failing.settle(now + SETTLE_MAX / 2, [].into_iter(), true, |_| String::new()));
+        assert!(failing.settle(now + SETTLE_MAX, [].into_iter(), true, |_| String::new()));
+        assert_eq!(failing.take_up(internal(1), now), News::None, "it is settled");
+        assert_eq!(origin(&failing), Some(9));
     }
 }

@@ -14,6 +14,7 @@ use crate::codec::{Malformed, Wire, bytes_of, wire_enum};
 use crate::frames::{Incoming, Progress, frame, kind};
 use crate::recorder::Snapshot;
 use crate::report::evidence::Position;
+use consort_types::Rank;
 
 /// The longest frame accepted, in bytes: a report on some thousands of ranks.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
@@ -33,6 +34,14 @@ pub enum Message {
     Leave { snapshot: Snapshot },
     /// A word to all, outside of the data connections; `round` counts them.
     Gather { round: u64, words: Vec<u64> },
+    /// The word of rank `of`, passed on; `number` counts what that rank has said.
+    Passed { of: Rank, number: u64, round: u64, words: Vec<u64> },
+    /// Of no communicator: a rank of the job is gone. The sender noticed it, or heard of it; it had `left` these communicators.
+    Gone { rank: Rank, cause: String, left: Vec<u64> },
+    /// The sender left this communicator, of which the receiver is not.
+    Parted,
+    /// Of no communicator: the sender has closed all of them, and its process may end.
+    Bye,
 }
 
 wire_enum!(Message {
@@ -42,6 +51,10 @@ wire_enum!(Message {
     4 => State { token, clock, snapshot, positions },
     5 => Leave { snapshot },
     6 => Gather { round, words },
+    7 => Passed { of, number, round, words },
+    8 => Gone { rank, cause, left },
+    9 => Parted,
+    10 => Bye,
 });
 
 /// Appends the frame of `message` to `out`: communicator and message. What does not fit goes without what explains it.
@@ -198,6 +211,10 @@ pub(super) mod tests {
             },
             Message::Leave { snapshot: Snapshot { entered: 5, finished: 4, recent: vec![entry] } },
             Message::Gather { round: 1, words: vec![1, u64::MAX] },
+            Message::Passed { of: 1, number: 2, round: 3, words: vec![1, u64::MAX] },
+            Message::Gone { rank: 1, cause: "it ended".into(), left: vec![77] },
+            Message::Parted,
+            Message::Bye,
             poison(Error::Mismatch { sequence: 1, difference: "x".into() }, None),
             poison(
                 Error::PeerLost {

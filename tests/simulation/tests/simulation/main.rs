@@ -45,6 +45,7 @@ fn run(seed: u64) -> Result<(String, u64), String> {
     run_in(World::new(seed))
 }
 
+/// Runs a job.
 fn run_in(mut world: World) -> Result<(String, u64), String> {
     // Thousands of jobs warn about their seeds' faults.
     consort_settings::notice::QUIET.store(true, Ordering::Relaxed);
@@ -64,6 +65,13 @@ fn run_in(mut world: World) -> Result<(String, u64), String> {
 fn seeds() {
     let (first, count) = (number("CONSORT_TEST_SEED", 0), number("CONSORT_SIMULATIONS", 300));
     run_all(&(first..first + count).collect::<Vec<_>>());
+}
+
+/// The same jobs, of ranks that are linked to few others from the beginning, and to more when they have something to say.
+#[test]
+fn sparse_seeds() {
+    let (first, count) = (number("CONSORT_TEST_SEED", 0), number("CONSORT_SIMULATIONS", 300));
+    run_all_in(World::sparse, "sparse_seeds", &(first..first + count).collect::<Vec<_>>());
 }
 
 /// Every collective and every way to send, in many sizes, between ranks on wires that keep no order. Ranks compare
@@ -122,6 +130,11 @@ fn endings_that_were_judged_wrongly_once() {
 }
 
 fn run_all(seeds: &[u64]) {
+    run_all_in(World::new, "seeds", seeds);
+}
+
+/// Runs the jobs of these seeds, which `test` repeats.
+fn run_all_in(world: fn(u64) -> World, test: &str, seeds: &[u64]) {
     let next = AtomicUsize::new(0);
     let (failures, ends) = (Mutex::new(Vec::new()), Mutex::new(BTreeMap::<String, u64>::new()));
     std::thread::scope(|threads| {
@@ -132,7 +145,7 @@ fn run_all(seeds: &[u64]) {
                     let Some(seed) = seed.filter(|_| failures.lock().expect("no panic").len() <= 20) else {
                         return;
                     };
-                    match run(seed) {
+                    match run_in(world(seed)) {
                         Ok((end, _)) => {
                             *ends.lock().expect("no panic").entry(end).or_default() += 1;
                         }
@@ -148,7 +161,7 @@ fn run_all(seeds: &[u64]) {
     let failures = failures.into_inner().expect("no panic");
     for (seed, error) in &failures {
         eprintln!(
-            "{error}\n    again: CONSORT_TEST_SEED={seed} CONSORT_SIMULATIONS=1 cargo test -p consort-tests-simulation seeds -- --nocapture"
+            "{error}\n    again: CONSORT_TEST_SEED={seed} CONSORT_SIMULATIONS=1 cargo test -p consort-tests-simulation {test} -- --nocapture"
         );
     }
     let failed: Vec<u64> = failures.iter().map(|(seed, _)| *seed).collect();

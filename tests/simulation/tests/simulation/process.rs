@@ -47,6 +47,8 @@ pub(super) struct Origin {
     pub(super) program: Arc<Program>,
     /// The rank that dies; the others go on without it.
     pub(super) doomed: Option<Rank>,
+    /// Up to how many ranks all are linked to all.
+    pub(super) full: u32,
 }
 
 /// How a rank ended.
@@ -89,7 +91,6 @@ enum Stage {
     Join(Box<Joiner<Line>>),
     Link {
         table: Option<Table>,
-        diallings: BTreeMap<Rank, Line>,
         deadline: Instant,
     },
     Run(Box<Running>),
@@ -111,6 +112,8 @@ pub(super) struct Process {
     began: Instant,
     member: Option<Arc<Member>>,
     links: Vec<Arc<RemoteLink>>,
+    /// Ranks that are called.
+    calls: BTreeMap<Rank, Call>,
     /// Peers that connected, by the address that they used.
     callers: Vec<(SocketAddr, Line, SocketAddr)>,
     /// Streams whose rank is not known yet.
@@ -139,6 +142,7 @@ impl Process {
             stage: Stage::Absent,
             member: None,
             links: Vec::new(),
+            calls: BTreeMap::new(),
             callers: Vec::new(),
             strangers: Vec::new(),
             exits,
@@ -202,6 +206,10 @@ impl Process {
         };
         if matches!(self.stage, Stage::Over) {
             self.strangers.clear();
+            self.calls.clear();
+            if let Some(member) = &self.member {
+                member.say_good_bye();
+            }
             self.links.iter().for_each(|link| link.part());
             self.parting = Some(self.now() + PARTING);
         }
@@ -257,11 +265,17 @@ impl Process {
         if self.is_over() {
             return self.part();
         }
-        match &mut self.stage {
+        let next = match &mut self.stage {
             Stage::Absent | Stage::Over => Next::Woken,
             Stage::Join(_) => self.go_on_joining(),
             Stage::Link { .. } => self.go_on_linking(),
             Stage::Run(_) => self.go_on_running(),
+        };
+        let calls = self.serve_calls();
+        match next {
+            Next::Woken if calls => Next::After(CALLS),
+            Next::After(after) if calls => Next::After(after.min(CALLS)),
+            next => next,
         }
     }
 
@@ -286,45 +300,61 @@ impl Process {
         // Names of communicators follow from the job's, which is random in real jobs and decides orders.
         let job = self.origin.job;
         let key = std::array::from_fn(|byte| job[byte % job.len()]);
-        let member = Member::within(Weak::new(), clock, registry, job, key, self.rank, members);
-        self.member = Some(member);
-        let mut diallings = BTreeMap::new();
-        for peer in 0..self.rank {
-            diallings.insert(peer, Line::dial(&self.origin.network, self.node, control_address(peer)));
+        let member =
+            Member::within(Weak::new(), clock, registry, job, key, self.rank, members, self.origin.full);
+        for peer in member.first_linked().into_iter().filter(|peer| *peer < self.rank) {
+            self.calls.insert(peer, self.call(peer));
         }
-        self.stage = Stage::Link { table: Some(table), diallings, deadline };
+        self.member = Some(member);
+        self.stage = Stage::Link { table: Some(table), deadline };
         Next::After(Duration::from_micros(1))
     }
 
-    /// The control links, as `control::dial` and `control::accept` make them, without their proofs.
+    fn call(&self, peer: Rank) -> Call {
+        let line = Line::dial(&self.origin.network, self.node, control_address(peer));
+        Call { line, sent: 0 }
+    }
+
+    /// Goes on calling, as `control::dial` does without its proofs: the rank that calls says which it is, the other one that it
+    /// answers. Whether a call is due later.
+    fn serve_calls(&mut self) -> bool {
+        let Some(member) = self.member.clone() else { return false };
+        let later = loop {
+            match member.next_call(self.now()) {
+                Ok(peer) => drop(self.calls.insert(peer, self.call(peer))),
+                Err(later) => break later.is_some(),
+            }
+        };
+        let hello = self.rank.to_le_bytes();
+        for (peer, mut call) in std::mem::take(&mut self.calls) {
+            match call.poll(&hello) {
+                Poll::Ready(Ok(stream)) => {
+                    let link = RemoteLink::simulated(&member, peer, stream);
+                    if member.set_link(peer, Link::Remote(link.clone())) {
+                        self.links.push(link);
+                    }
+                }
+                Poll::Ready(Err(_)) if member.is_linked(peer) => {}
+                Poll::Ready(Err(_)) if matches!(self.stage, Stage::Link { .. }) => {
+                    self.calls.insert(peer, self.call(peer));
+                }
+                Poll::Ready(Err(error)) => {
+                    let refused = error.kind() == ErrorKind::ConnectionRefused;
+                    member.call_failed(peer, refused, &error.to_string());
+                }
+                Poll::Pending => {
+                    self.calls.insert(peer, call);
+                }
+            }
+        }
+        later
+    }
+
+    /// Waits for the control links of the beginning.
     fn go_on_linking(&mut self) -> Next {
         let now = self.now();
         let Some(member) = self.member.clone() else { return Next::Woken };
-        let Stage::Link { table, diallings, deadline } = &mut self.stage else { return Next::Woken };
-        let mut made = Vec::new();
-        for (peer, line) in diallings.iter_mut() {
-            match line.poll() {
-                Poll::Ready(Ok(())) => made.push(*peer),
-                Poll::Ready(Err(_)) => {
-                    *line = Line::dial(&self.origin.network, self.node, control_address(*peer));
-                }
-                Poll::Pending => {}
-            }
-        }
-        for peer in made {
-            let Some(Line::Up(mut stream)) = diallings.remove(&peer) else { continue };
-            // Four bytes fit into a fresh window, in pieces.
-            let (hello, mut sent) = (self.rank.to_le_bytes(), 0);
-            while let Ok(bytes) = stream.write(&hello[sent..]) {
-                sent += bytes;
-                if sent == hello.len() {
-                    break;
-                }
-            }
-            let link = RemoteLink::simulated(&member, peer, stream);
-            member.set_link(peer, Link::Remote(link.clone()));
-            self.links.push(link);
-        }
+        let Stage::Link { table, deadline } = &mut self.stage else { return Next::Woken };
         // No message arrives meanwhile: the call does not wait, by the real clock.
         let missing: Vec<Rank> = match member.wait_for_links(Instant::now().into()) {
             Ok(()) => Vec::new(),
@@ -375,6 +405,7 @@ impl Process {
 
     /// The control thread's work: accepts connections, reads messages, sends those that were kept.
     fn serve_links(&mut self) {
+        self.serve_calls();
         let callers = self.take_callers(control_address(self.rank));
         self.strangers.extend(callers.into_iter().map(|(line, _)| (line, Vec::new())));
         if let Some(member) = self.member.clone() {
@@ -391,7 +422,11 @@ impl Process {
             let known = self.strangers.extract_if(.., |(_, hello)| hello.len() == 4).collect::<Vec<_>>();
             for (line, hello) in known {
                 let peer = Rank::from_le_bytes(*hello.first_chunk().expect("four bytes"));
-                let Line::Up(stream) = line else { continue };
+                let Line::Up(mut stream) = line else { continue };
+                // A byte fits into a fresh window.
+                if !member.is_to_answer(peer) || !stream.write(&[ANSWER]).is_ok_and(|sent| sent == 1) {
+                    continue;
+                }
                 let link = RemoteLink::simulated(&member, peer, stream);
                 if member.set_link(peer, Link::Remote(link.clone())) {
                     self.links.push(link);
@@ -421,9 +456,50 @@ pub(super) fn control_address(rank: Rank) -> SocketAddr {
 }
 
 /// A connection that is made or being made.
+/// The pause between two looks for ranks that are to be called.
+const CALLS: Duration = Duration::from_millis(5);
+/// What a rank says that answers a call.
+const ANSWER: u8 = 1;
+
+/// A call of another rank.
+struct Call {
+    line: Line,
+    /// Bytes of this rank's number that it has.
+    sent: usize,
+}
+
+impl Call {
+    fn poll(&mut self, hello: &[u8]) -> Poll<io::Result<Stream>> {
+        match self.line.poll() {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+            Poll::Pending => return Poll::Pending,
+        }
+        let Line::Up(stream) = &mut self.line else { return Poll::Pending };
+        while self.sent < hello.len() {
+            match stream.write(&hello[self.sent..]) {
+                Ok(bytes) => self.sent += bytes,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Poll::Pending,
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        match stream.read(&mut [0]) {
+            Ok(0) => Poll::Ready(Err(ErrorKind::PermissionDenied.into())),
+            Ok(_) => match std::mem::replace(&mut self.line, Line::Over) {
+                Line::Up(stream) => Poll::Ready(Ok(stream)),
+                _ => Poll::Pending,
+            },
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Poll::Pending,
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+}
+
 pub(super) enum Line {
     Dialling(Dialling),
     Up(Stream),
+    /// It was given away.
+    Over,
 }
 
 impl Line {
@@ -440,7 +516,7 @@ impl Line {
 impl Read for Line {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            Line::Dialling(_) => Err(ErrorKind::WouldBlock.into()),
+            Line::Dialling(_) | Line::Over => Err(ErrorKind::WouldBlock.into()),
             Line::Up(stream) => stream.read(buffer),
         }
     }
@@ -449,7 +525,7 @@ impl Read for Line {
 impl Write for Line {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Line::Dialling(_) => Err(ErrorKind::WouldBlock.into()),
+            Line::Dialling(_) | Line::Over => Err(ErrorKind::WouldBlock.into()),
             Line::Up(stream) => stream.write(bytes),
         }
     }

@@ -18,6 +18,7 @@ use super::running::Ways;
 use consort::testing::Planner;
 use consort_control::bootstrap::{Gathering, Limits, UniqueId};
 use consort_control::clock::Clock;
+use consort_control::membership::overlay::FULL_MAX;
 use consort_settings::options::{Options, Settings};
 use consort_types::Rank;
 use consort_types::error::Error;
@@ -53,6 +54,8 @@ pub(super) struct World {
     pub(super) timeout: Duration,
     pub(super) fault: Fault,
     profile: Profile,
+    /// Whether some ranks are linked only when they have something to say.
+    pub(super) is_sparse: bool,
     pub(super) program: Arc<Program>,
     pub(super) hosts: Arc<Vec<u32>>,
     pub(super) processes: Vec<Process>,
@@ -72,6 +75,11 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(seed: u64) -> Self {
+        let (random, job) = Self::drawn(seed);
+        World::with(seed, job, random)
+    }
+
+    fn drawn(seed: u64) -> (Random, Job) {
         let mut random = Random::new(seed);
         let ranks = match random.below(40) {
             0 => 1,
@@ -93,10 +101,21 @@ impl World {
             matches!(fault, Fault::Deny { .. } | Fault::Blackhole { .. } | Fault::Remake { .. });
         let hosts = if needs_network { (0..ranks).collect() } else { hosts };
         let profile = Profile::ALL[hash(seed) as usize % Profile::ALL.len()];
-        World::with(seed, Job { ranks, hosts, timeout, program, fault, profile }, random)
+        (random, Job { ranks, hosts, timeout, program, fault, profile })
     }
 
-    pub(super) fn with(seed: u64, job: Job, mut random: Random) -> Self {
+    pub(super) fn with(seed: u64, job: Job, random: Random) -> Self {
+        Self::linked(seed, job, random, FULL_MAX)
+    }
+
+    /// As [`World::new`], of ranks that are linked to few others from the beginning.
+    pub(super) fn sparse(seed: u64) -> Self {
+        let (random, job) = Self::drawn(seed);
+        Self::linked(seed, job, random, 1 + (hash(seed ^ 0x0bad_cafe) % 4) as u32)
+    }
+
+    /// A job in which more than `full` ranks are not all linked to all.
+    fn linked(seed: u64, job: Job, mut random: Random, full: u32) -> Self {
         let Job { ranks, hosts, timeout, program, fault, profile } = job;
         let network = Network::new(random.next()).with_profile(profile);
         let nanoseconds = {
@@ -115,6 +134,7 @@ impl World {
             loopback,
             hosts: Arc::new(hosts),
             program: Arc::new(program),
+            full,
             doomed: if let Fault::Kill { rank, .. } = fault { Some(rank) } else { None },
         };
         let root_address = SocketAddr::new(Node(0).ip(), 9);
@@ -126,6 +146,7 @@ impl World {
             timeout,
             fault,
             profile,
+            is_sparse: ranks > full,
             program: origin.program.clone(),
             hosts: origin.hosts.clone(),
             processes: Vec::new(),

@@ -8,6 +8,7 @@ use super::*;
 use crate::bootstrap;
 use crate::clock::Clock;
 use crate::membership::member::{Link, Member};
+use crate::membership::overlay::FULL_MAX;
 use crate::recorder::RECORDS;
 use consort_transports::fuzzing::Random;
 
@@ -22,7 +23,7 @@ impl Job {
         let table = vec![bootstrap::Member::unknown(); size as usize];
         let member = |rank| {
             let (clock, registry) = (Clock::default(), Arc::default());
-            Member::within(Weak::new(), clock, registry, [5; 16], [6; 32], rank, table.clone())
+            Member::within(Weak::new(), clock, registry, [5; 16], [6; 32], rank, table.clone(), FULL_MAX)
         };
         let members: Vec<Arc<Member>> = (0..size).map(member).collect();
         for member in &members {

@@ -105,7 +105,10 @@ fn of_network(failure: &Failure<'_>) -> bool {
         // A single rank cannot distinguish a reset by a dead process from one on the network.
         Fault::Kill { rank: dead, .. } => {
             let reset = matches!(error, Error::Link { from, to, .. } if failure.is(*from, *dead) || failure.is(*to, *dead));
-            gone(*dead) || reset
+            // Where not all are linked, ranks may call while others still join: none has a link that could have ended.
+            let unlinked =
+                failure.job.is_sparse && failure.is_timeout() && failure.blames(|rank| rank == *dead);
+            gone(*dead) || reset || unlinked
         }
         // A rank that was stopped and goes on finds that its own deadlines have passed, whichever rank it waited for.
         Fault::Freeze { rank: stopped, .. } => {

@@ -20,6 +20,8 @@ pub(super) struct Job {
     pub(super) timeout: Duration,
     pub(super) fault: Fault,
     pub(super) program: Arc<Program>,
+    /// Whether some ranks are linked only when they have something to say.
+    pub(super) is_sparse: bool,
     /// By rank.
     pub(super) ends: Vec<End>,
 }
@@ -74,6 +76,7 @@ impl Job {
             timeout: world.timeout,
             fault,
             program,
+            is_sparse: world.is_sparse,
             ends,
         })
     }

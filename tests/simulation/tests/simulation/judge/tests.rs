@@ -28,7 +28,7 @@ fn job(fault: Fault) -> Job {
     let colors = vec![7, 8, 7, 8];
     let program = Program { items: vec![Item::Split { colors: colors.clone() }], colors };
     let ends = (0..4).map(|_| End::Completed).collect();
-    Job { name: "1".into(), timeout: millis(1000), fault, program: Arc::new(program), ends }
+    Job { name: "1".into(), timeout: millis(1000), fault, program: Arc::new(program), is_sparse: false, ends }
 }
 
 fn kill(rank: Rank) -> Fault {
