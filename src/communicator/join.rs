@@ -360,16 +360,20 @@ pub fn host_name() -> String {
         .unwrap_or_else(|| "unknown".into())
 }
 
-/// Equal on ranks that may share memory: of one user, one boot of one kernel and one network namespace, in which the
-/// abstract sockets live through which memory is handed over; or of one text that the user gave instead.
+/// Equal on ranks that may share memory: of one user in one namespace of users, one boot of one kernel and one network namespace,
+/// in which the abstract sockets live through which memory is handed over; or of one text that the user gave instead.
 fn host_key() -> [u8; 16] {
     let environment = Environment::of_process();
     let mut named = ["CONSORT_HOSTID", "NCCL_HOSTID"].iter().filter_map(|name| environment.text(name));
     if let Some((text, _)) = named.find(|(text, _)| !text.is_empty()) {
         return bootstrap::host_id(&text);
     }
-    let namespace = std::fs::metadata("/proc/self/ns/net").map_or((0, 0), |meta| (meta.dev(), meta.ino()));
-    bootstrap::host_id(&format!("{:?} {namespace:?} {}", boot_id(), nix::unistd::geteuid()))
+    let inode = |name: &str| std::fs::metadata(name).map_or((0, 0), |meta| (meta.dev(), meta.ino()));
+    let (network, users) = (inode("/proc/self/ns/net"), inode("/proc/self/ns/user"));
+    // A kernel that does not say when it was started has its host's name at least.
+    let boot = boot_id();
+    let name = if boot == [0; 16] { host_name() } else { String::new() };
+    bootstrap::host_id(&format!("{boot:?} {network:?} {users:?} {name} {:?}", nix::unistd::geteuid()))
 }
 
 /// The kernel's boot id: equal on ranks of one machine, in whatever containers.

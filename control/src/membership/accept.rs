@@ -190,7 +190,9 @@ impl Greeting {
         shared.unwatch(stream.as_fd(), key);
         let Some(stream) = self.stream.take() else { return Ok(()) };
         RemoteLink::new(shared, member, from, stream)
-            .and_then(|link| shared.adopt(member, link))
+            .and_then(
+                |link| if member.is_sparse() { shared.expect(link) } else { shared.adopt(member, link) },
+            )
             .map_err(|error| format!("it cannot be linked: {error}"))
     }
 

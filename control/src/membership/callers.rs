@@ -13,8 +13,7 @@ use std::time::{Duration, Instant};
 
 use consort_memory::sync::Ordering;
 
-use super::dial::Call;
-use super::link::RemoteLink;
+use super::dial::{self, Call};
 use super::lock;
 use super::member::Member;
 use super::patience::Patience;
@@ -58,17 +57,17 @@ impl Shared {
                 callers.running += 1;
                 callers.threads.push(thread);
             }
-            // One that runs makes the call later.
+            // One that runs makes the call later, or the next one that can be started.
             Err(error) => tracing::error!("starting a thread that calls another rank: {error}"),
         }
     }
 
-    /// The next call that is due, or else when one is.
-    fn next_call(&self) -> Result<(Arc<Member>, Rank), Option<Instant>> {
+    /// The next call of these members that is due, or else when one is.
+    fn next_call(members: &[Arc<Member>]) -> Result<(Arc<Member>, Rank), Option<Instant>> {
         let mut next = None;
-        for member in self.all_members() {
+        for member in members {
             match member.next_call(member.clock.now()) {
-                Ok(rank) => return Ok((member, rank)),
+                Ok(rank) => return Ok((member.clone(), rank)),
                 Err(at) => next = next.into_iter().chain(at).min(),
             }
         }
@@ -79,15 +78,19 @@ impl Shared {
 /// Makes calls until none is due any more.
 fn run(shared: &Arc<Shared>) {
     while !shared.stop.load(Ordering::Relaxed) {
+        // The last hold of one may be this, and its end takes a while: it comes after the lock.
+        let members;
         let next = {
             let mut callers = lock(&shared.callers);
-            let next = shared.next_call();
+            members = shared.all_members();
+            let next = Shared::next_call(&members);
             if let Err(None) = next {
                 callers.running -= 1;
                 return;
             }
             next
         };
+        drop(members);
         match next {
             Ok((member, rank)) => call(shared, member, rank),
             Err(Some(at)) => std::thread::sleep(at.saturating_duration_since(Instant::now())),
@@ -108,11 +111,12 @@ fn call(shared: &Arc<Shared>, member: Arc<Member>, rank: Rank) {
     let patience = Patience::until(Instant::now() + ATTEMPT, Some(&shared.stop));
     let attempt = call.attempt(shared, patience);
     let Some(member) = member.upgrade() else { return };
-    let linked = attempt
-        .and_then(|stream| RemoteLink::new(shared, &member, rank, stream))
-        .and_then(|link| shared.adopt(&member, link));
+    let linked = attempt.and_then(|stream| dial::adopt(shared, &member, rank, stream));
     if let Err(error) = linked {
         tracing::debug!(rank = member.rank, peer = rank, "a call came to nothing yet: {error}");
         member.call_failed(rank, error.kind() == ErrorKind::ConnectionRefused, &error.to_string());
     }
 }
+
+#[cfg(test)]
+mod tests;

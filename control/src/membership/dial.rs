@@ -2,18 +2,21 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::linux::net::SocketAddrExt;
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+
 use super::link::{RemoteLink, Stream};
 use super::lock;
-use super::member::Member;
+use super::member::{Member, NO_COMMUNICATOR};
 use super::patience::Patience;
 use super::process::Shared;
 use super::race;
+use super::wire::Message;
 use crate::bootstrap::{is_ready, patience as timeout};
 use crate::codec::wire_struct;
 use crate::frames::Frames;
@@ -43,10 +46,7 @@ pub fn dial(
 ) -> Result<io::Result<()>> {
     let mut call = Call::new(member, peer);
     loop {
-        let attempt = call
-            .attempt(shared, patience)
-            .and_then(|stream| RemoteLink::new(shared, member, peer, stream))
-            .and_then(|link| shared.adopt(member, link));
+        let attempt = call.attempt(shared, patience).and_then(|stream| adopt(shared, member, peer, stream));
         match attempt {
             Ok(()) => return Ok(Ok(())),
             Err(error) if patience.left().is_zero() => return Ok(Err(error)),
@@ -56,6 +56,20 @@ pub fn dial(
             }
         }
     }
+}
+
+/// Makes a link of a stream whose other end has answered.
+pub(super) fn adopt(
+    shared: &Arc<Shared>,
+    member: &Arc<Member>,
+    peer: Rank,
+    stream: Stream,
+) -> io::Result<()> {
+    let link = RemoteLink::new(shared, member, peer, stream)?;
+    if member.is_sparse() {
+        link.send(NO_COMMUNICATOR, &Message::Here);
+    }
+    shared.adopt(member, link)
 }
 
 /// What a call of another rank needs to know of the two.
@@ -108,8 +122,7 @@ impl Call {
     /// An abstract Unix socket where both ranks see the same host as the same user, else TCP.
     fn connect(&self, shared: &Shared, patience: Patience<'_>) -> io::Result<Stream> {
         let by_unix = |name: &Vec<u8>| {
-            let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
-            let stream = Stream::Unix(UnixStream::connect_addr(&address)?);
+            let stream = Stream::Unix(call_unix(name)?);
             // Another user's rank would turn it away; over TCP the job's key is proof enough.
             if stream.peer_is_same_user() {
                 return Ok(stream);
@@ -120,8 +133,8 @@ impl Call {
             Some(Ok(stream)) => return Ok(stream),
             Some(Err(error)) if self.is_near => {
                 let text = format!(
-                    "its control socket on this host: {error}; ranks that share a host id must see each other's sockets, \
-                     so give those in other network namespaces another CONSORT_HOSTID"
+                    "its control socket on this host: {error}; unless it ended, it is in another network namespace or of another \
+                     user, and needs another CONSORT_HOSTID"
                 );
                 return Err(io::Error::new(error.kind(), text));
             }
@@ -130,6 +143,14 @@ impl Call {
         let like = *lock(&shared.reached);
         race::connect_to_any(&self.tcp, like, &self.strange, patience).map(Stream::Tcp)
     }
+}
+
+/// Connects to an abstract socket, without waiting for room in its listener's queue.
+fn call_unix(name: &[u8]) -> io::Result<UnixStream> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    connect(socket.as_raw_fd(), &UnixAddr::new_abstract(name)?)?;
+    Ok(UnixStream::from(socket))
 }
 
 pub(super) fn greet(

@@ -4,6 +4,7 @@
 //! Invariant: everything here may be touched from any thread at any time; nothing here blocks on a peer. How a
 //! failure becomes the same on all ranks is in `failure`.
 
+mod audience;
 mod failure;
 mod pace;
 mod rounds;
@@ -66,6 +67,8 @@ pub struct Group {
 
 /// Up to this many ranks a report comes to every rank from every other, not only from its author.
 const REPEATED_SIZE_MAX: u32 = 32;
+/// The same where it reaches some ranks through others only.
+const PASSED_SIZE_MAX: u32 = 1024;
 
 /// Where the operation with this record was last seen not to go on, and since when.
 struct Standing {
@@ -151,22 +154,6 @@ impl Group {
     /// The communicator's name for people.
     pub fn name(&self) -> String {
         format!("{:016x}", self.uid)
-    }
-
-    /// Whether what all are to know reaches some ranks through others only.
-    fn is_passed_on(&self) -> bool {
-        self.neighbours.len() + 1 < self.members.len()
-    }
-
-    /// The neighbours, and other ranks that are linked to this one.
-    fn audience(&self) -> Vec<Rank> {
-        if !self.is_passed_on() {
-            return self.neighbours.clone();
-        }
-        let hears = |rank: &Rank| {
-            self.neighbours.binary_search(rank).is_ok() || self.member.is_open(self.members[*rank as usize])
-        };
-        (0..self.size()).filter(|rank| *rank != self.rank && hears(rank)).collect()
     }
 
     pub fn clock(&self) -> &Clock {
@@ -276,6 +263,9 @@ impl Group {
             }
             // Together with what it said: a rank that has heard from all chooses.
             let is_new = state.failing.heard(by);
+            if self.is_passed_on() {
+                state.failing.heard(failure.origin);
+            }
             if !is_new && !overrules && by != self.rank && !self.is_passed_on() {
                 return;
             }
@@ -297,7 +287,8 @@ impl Group {
             News::More | News::None => return,
         }
         // Who only passes it on repeats the report where that is little, or some rank may not hear its origin.
-        let repeats = failure.origin == self.rank || self.size() <= REPEATED_SIZE_MAX || self.is_passed_on();
+        let most = if self.is_passed_on() { PASSED_SIZE_MAX } else { REPEATED_SIZE_MAX };
+        let repeats = failure.origin == self.rank || self.size() <= most;
         let report = failure.report.clone().filter(|_| repeats);
         let failure = Failure { report, ..failure };
         for rank in self.audience().into_iter().filter(|rank| *rank != by) {
@@ -307,6 +298,9 @@ impl Group {
 
     /// The communicator's rank of a job's rank.
     fn rank_of(&self, job_rank: Rank) -> Option<Rank> {
+        if self.members.get(job_rank as usize) == Some(&job_rank) {
+            return Some(job_rank);
+        }
         self.members.iter().position(|member| *member == job_rank).map(|rank| rank as Rank)
     }
 
@@ -351,15 +345,16 @@ impl Group {
             }
             Message::Gather { round, words } => self.state().rounds.hear(rank, round, words),
             Message::Passed { of, number, round, words } if of < self.size() && of != self.rank => {
-                let new = self.state().rounds.hear_passed(of, number, round, words);
-                for (number, round, words) in new {
-                    for other in self.neighbours.iter().filter(|other| ![of, rank].contains(other)) {
-                        self.send(*other, Message::Passed { of, number, round, words: words.clone() });
-                    }
+                if !self.state().rounds.hear_passed(of, number, round, &words) {
+                    return;
+                }
+                for other in self.neighbours().into_iter().filter(|other| ![of, rank].contains(other)) {
+                    self.send(other, Message::Passed { of, number, round, words: words.clone() });
                 }
             }
-            // Of the member.
-            Message::Passed { .. } | Message::Gone { .. } | Message::Parted | Message::Bye => {}
+            // Of no rank, or of the member.
+            Message::Passed { .. } | Message::Gone { .. } => {}
+            Message::Here | Message::Parted | Message::Bye => {}
         }
         self.ring();
     }
@@ -569,8 +564,9 @@ impl Group {
     pub fn leave(&self) {
         let whole = self.recorder.snapshot();
         // Who is not linked would have to be called for it, and hears of it when it asks.
-        let hears =
-            |rank: &Rank| !self.member.is_sparse() || self.member.is_open(self.members[*rank as usize]);
+        let open = self.member.all_open();
+        let is_open = |rank: &Rank| open.binary_search(&self.members[*rank as usize]).is_ok();
+        let hears = |rank: &Rank| !self.member.is_sparse() || is_open(rank);
         for rank in (0..self.size()).filter(|rank| *rank != self.rank).filter(hears) {
             let concerns =
                 |entry: &&AgedEntry| !entry.descriptor.kind.is_message() || entry.descriptor.root == rank;

@@ -13,8 +13,10 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{Shutdown, UnixCredentials, getsockopt, setsockopt, shutdown, sockopt};
 
+use consort_memory::sync::{AtomicBool, Ordering};
+
 use super::lock;
-use super::member::{Distance, Member};
+use super::member::{Distance, Link, Member};
 use super::process::Shared;
 use super::wire::{self, Message};
 use crate::bootstrap::is_ready;
@@ -29,7 +31,7 @@ pub(super) const ENDED: &str = "its process ended without closing the communicat
 /// after a switch has started anew for example, cost a pause.
 const VANISHED_AFTER: Duration = Duration::from_secs(24);
 /// Bytes kept for a peer that does not read, at most; then the link counts as broken.
-const BACKLOG_BYTES_MAX: usize = 4 << 20;
+const BACKLOG_BYTES_MAX: usize = 32 << 20;
 /// Frames of one link that are read in one turn.
 const FRAMES_MAX: usize = 16;
 
@@ -163,6 +165,8 @@ pub struct RemoteLink {
     shared: Weak<Shared>,
     backlog: Mutex<Outgoing>,
     incoming: Mutex<Incoming>,
+    /// Whether the other end counts on it: the side that is called learns that from the first frame.
+    is_confirmed: AtomicBool,
 }
 
 /// How long the sides of links that end wait for each other, at most.
@@ -236,7 +240,20 @@ impl RemoteLink {
             shared,
             backlog: Mutex::default(),
             incoming: Mutex::default(),
+            is_confirmed: AtomicBool::new(true),
         })
+    }
+
+    /// The same before the other end, which called, is known to count on it. In a sparse job a caller may give up while it is
+    /// answered.
+    pub fn unconfirmed(self: Arc<Self>) -> Arc<Self> {
+        self.is_confirmed.store(false, Ordering::Relaxed);
+        self
+    }
+
+    /// Whether the other end counts on it.
+    pub fn is_confirmed(&self) -> bool {
+        self.is_confirmed.load(Ordering::Relaxed)
     }
 
     pub fn send(&self, communicator: u64, message: &Message) {
@@ -324,8 +341,18 @@ impl RemoteLink {
         is_ready(&self.stream, false, PollTimeout::ZERO).is_ok_and(|ready| ready)
     }
 
+    /// The other end counts on it, and so does this one from now on.
+    fn count_on(self: &Arc<Self>) -> io::Result<()> {
+        let Some(member) = self.member.upgrade() else { return Ok(()) };
+        match self.shared.upgrade() {
+            Some(shared) => shared.link(&member, self),
+            None if member.set_link(self.peer, Link::Remote(self.clone())) => Ok(()),
+            None => Err(io::Error::other("a second control link for the same rank")),
+        }
+    }
+
     /// Reads what is there, up to a bound, and hands it to the member. Only the control thread calls this.
-    pub fn drain(&self) -> LinkState {
+    pub fn drain(self: &Arc<Self>) -> LinkState {
         let mut incoming = lock(&self.incoming);
         let carried = |what: Malformed| LinkState::Closed {
             cause: format!("its control connection carried a frame that cannot be read: {}", what.0),
@@ -336,6 +363,11 @@ impl RemoteLink {
             match incoming.read(&mut &self.stream, wire::bound) {
                 Progress::Frame(_, payload) => match <(u64, Message)>::whole(&payload) {
                     Ok((communicator, message)) => {
+                        if !self.is_confirmed.swap(true, Ordering::Relaxed)
+                            && let Err(error) = self.count_on()
+                        {
+                            return LinkState::Closed { cause: error.to_string(), ended: false };
+                        }
                         if let Some(member) = self.member.upgrade() {
                             member.receive(self.peer, communicator, message);
                         }

@@ -18,11 +18,11 @@ use std::time::{Duration, Instant};
 
 use consort_memory::sync::{AtomicU64, Ordering};
 
-use self::departures::{Departures, LEFT_MAX};
+use self::departures::Departures;
 pub use self::distance::Distance;
 use self::letters::{Letter, deliver};
 pub use self::links::Link;
-use self::links::{Links, REFUSED, Said};
+use self::links::{Links, REFUSED, Said, Uncalled};
 use super::group::{Failure, Group};
 use super::link::{RemoteLink, part_from};
 use super::patience::Patience;
@@ -39,10 +39,10 @@ use consort_types::error::Error;
 
 /// Bytes of one rank's messages for communicators that this rank has not made yet, at most; another such message is lost.
 const EARLY_BYTES_MAX: usize = 2 * wire::FRAME_BYTES_MAX;
+/// The same in a sparse job, where a neighbour passes on what all ranks say.
+const EARLY_PASSED_MAX: usize = 16 * wire::FRAME_BYTES_MAX;
 /// Communicators of a sparse job that this rank has closed and that are remembered, at most: the last ones.
 const CLOSED_MAX: usize = 1024;
-/// What is said of a lost rank to others, in characters at most.
-const CAUSE_MAX: usize = 512;
 /// Names no communicator.
 pub const NO_COMMUNICATOR: u64 = 0;
 
@@ -232,6 +232,11 @@ impl Member {
         overlay::neighbours(rank, size, if self.is_sparse { self.full } else { u32::MAX })
     }
 
+    /// As [`Member::neighbours`], of those of its ranks that are still there.
+    pub fn neighbours_among(&self, rank: Rank, alive: &[Rank]) -> Vec<Rank> {
+        overlay::neighbours_among(rank, alive, if self.is_sparse { self.full } else { u32::MAX })
+    }
+
     /// The ranks to which this one is linked when the job is joined.
     pub fn first_linked(&self) -> Vec<Rank> {
         self.neighbours(self.rank, self.table.len() as u32)
@@ -240,6 +245,9 @@ impl Member {
     /// Sets the link to `rank`; a second one for the same rank is refused.
     pub fn set_link(&self, rank: Rank, link: Link) -> bool {
         let is_set = self.links().set(rank, link);
+        if is_set && self.is_sparse {
+            self.say_departures(rank);
+        }
         self.changed.notify_all();
         is_set
     }
@@ -249,13 +257,8 @@ impl Member {
         !self.links().is_missing(rank)
     }
 
-    /// Whether what is said to `rank` goes over a link that is there, or being made.
-    pub fn is_open(&self, rank: Rank) -> bool {
-        self.links().is_open(rank)
-    }
-
-    /// The other ranks that hear what is said without being called for it.
-    fn all_open(&self) -> Vec<Rank> {
+    /// The other ranks that hear what is said without being called for it, in ascending order.
+    pub fn all_open(&self) -> Vec<Rank> {
         let links = self.links();
         let hears = |rank: &Rank| *rank != self.rank && links.is_open(*rank);
         links.all().map(|(rank, _)| rank).filter(hears).collect()
@@ -280,17 +283,21 @@ impl Member {
         self.links().next_call(now)
     }
 
-    /// A call failed; `refused` if the rank's host says that nothing listens there.
+    /// A call failed; `refused` if the rank's host says that nothing listens there. Communicators whose calls need the rank fail
+    /// when no more calls follow; whether it ended or left is for those to say that were linked to it.
     pub fn call_failed(&self, rank: Rank, refused: bool, error: &str) {
-        let lost = self.links().call_failed(rank, refused, self.clock.now());
-        match lost {
-            None => {}
-            Some(true) => {
-                self.lost(rank, &format!("{REFUSED} ({error})"), true);
-            }
-            Some(false) => {
-                self.lost(rank, &format!("no control connection to it could be made: {error}"), false);
-            }
+        let end = self.links().call_failed(rank, refused, self.clock.now());
+        let Some(Uncalled { refused, needed_by }) = end else { return };
+        let cause = match refused {
+            true => format!("{REFUSED} ({error})"),
+            false => format!("no control connection to it could be made: {error}"),
+        };
+        let open: Vec<Arc<Group>> = {
+            let groups = self.groups();
+            needed_by.iter().filter_map(|uid| groups.open.get(uid)).filter_map(Weak::upgrade).collect()
+        };
+        for group in open {
+            group.lost(rank, &cause, refused);
         }
     }
 
@@ -377,8 +384,15 @@ impl Member {
         }
         let message = match message {
             // Where all are linked to all, each finds out by itself.
-            Message::Parted | Message::Bye | Message::Gone { .. } if !self.is_sparse => return,
-            Message::Parted => return self.departures().leaves(from, communicator),
+            Message::Here | Message::Parted | Message::Bye | Message::Gone { .. } if !self.is_sparse => {
+                return;
+            }
+            Message::Here => return,
+            Message::Parted => {
+                self.departures().leaves(from, communicator);
+                let open = self.groups().open.get(&communicator).and_then(Weak::upgrade);
+                return open.into_iter().for_each(|group| group.left_unheard(from));
+            }
             Message::Bye => return self.parts(from),
             Message::Gone { rank, cause, left } => {
                 if (rank as usize) < self.table.len() {
@@ -421,15 +435,17 @@ impl Member {
                 drop(groups);
                 self.answer(from, communicator, token, Snapshot::default());
             }
-            Message::State { .. } | Message::Gone { .. } | Message::Parted | Message::Bye => {}
+            Message::State { .. } | Message::Gone { .. } => {}
+            Message::Here | Message::Parted | Message::Bye => {}
             message => {
+                let most = if self.is_sparse { EARLY_PASSED_MAX } else { EARLY_BYTES_MAX };
                 let early = groups.early.entry(from).or_default();
                 let before = early.len();
-                if before > EARLY_BYTES_MAX {
+                if before > most {
                     return;
                 }
                 wire::encode(communicator, &message, early);
-                if early.len() > EARLY_BYTES_MAX {
+                if early.len() > most {
                     tracing::error!(
                         rank = self.rank,
                         from,
@@ -487,79 +503,6 @@ impl Member {
         }
     }
 
-    /// Those linked to this rank that are not of the communicator hear that it has left it: should it die, they are who say it.
-    pub fn leaves(&self, communicator: u64, members: &[Rank]) {
-        for rank in self.all_open().into_iter().filter(|rank| !members.contains(rank)) {
-            self.send(rank, communicator, Message::Parted);
-        }
-    }
-
-    /// The link to `rank` ended without a good-bye: every communicator that it has not left fails. It `ended`, or else the link
-    /// to it broke.
-    pub fn lost(&self, rank: Rank, cause: &str, ended: bool) {
-        if !self.departures().has_parted(rank) {
-            self.take_loss(rank, cause, ended, &[], None);
-        }
-    }
-
-    /// A rank is gone, as this one noticed or heard `by` another: it had `left` these communicators. In a sparse job it passes
-    /// that on.
-    fn take_loss(&self, rank: Rank, cause: &str, ended: bool, left: &[u64], by: Option<Rank>) {
-        let mut all_left = {
-            let departures = self.departures();
-            if rank == self.rank || departures.has_parted(rank) {
-                return;
-            }
-            departures.left(rank)
-        };
-        let unknown: Vec<u64> = left.iter().filter(|uid| !all_left.contains(uid)).copied().collect();
-        all_left.extend(unknown.into_iter().take(LEFT_MAX));
-        if self.is_sparse && ended && self.departures().ends(rank) {
-            let cause: String = cause.chars().take(CAUSE_MAX).collect();
-            for other in self.all_open().into_iter().filter(|other| *other != rank && Some(*other) != by) {
-                let gone = Message::Gone { rank, cause: cause.clone(), left: all_left.clone() };
-                self.send(other, NO_COMMUNICATOR, gone);
-            }
-        }
-        // What it said last is still on the way where it is linked, and the end of the link behind it.
-        if by.is_some() && self.is_linked(rank) {
-            return;
-        }
-        let mut groups = self.groups();
-        if groups.lost.iter().any(|(known, ..)| *known == rank) {
-            return;
-        }
-        groups.lost.push((rank, cause.to_owned(), ended));
-        let open: Vec<Arc<Group>> = groups.open.values().filter_map(Weak::upgrade).collect();
-        drop(groups);
-        self.links().forget(rank);
-        for group in open {
-            if all_left.contains(&group.uid) {
-                group.left_unheard(rank);
-            } else {
-                group.lost(rank, cause, ended);
-            }
-        }
-    }
-
-    /// Says to all that hear it that this rank has closed all its communicators.
-    pub fn say_good_bye(&self) {
-        if self.is_sparse {
-            for rank in self.all_open() {
-                self.send(rank, NO_COMMUNICATOR, Message::Bye);
-            }
-        }
-    }
-
-    /// A rank has closed all its communicators, and its process may end.
-    fn parts(&self, rank: Rank) {
-        self.departures().parts(rank);
-        let open: Vec<Arc<Group>> = self.groups().open.values().filter_map(Weak::upgrade).collect();
-        for group in open {
-            group.left_unheard(rank);
-        }
-    }
-
     /// All links to other processes, to be closed when the member goes.
     pub fn remote_links(&self) -> Vec<Arc<RemoteLink>> {
         let remote = |link: &Link| match link {
@@ -576,8 +519,14 @@ impl Drop for Member {
             && !shared.fork.is_forked_child()
         {
             self.say_good_bye();
+            let mut links = self.remote_links();
+            // Those who call count on the answer, and would take the end of the link for this rank's.
+            for link in shared.unconfirmed(self) {
+                link.send(NO_COMMUNICATOR, &Message::Bye);
+                links.push(link);
+            }
             shared.dismiss(self);
-            part_from(&self.remote_links());
+            part_from(&links);
         }
     }
 }

@@ -29,6 +29,13 @@ pub fn neighbours(rank: Rank, size: u32, full: u32) -> Vec<Rank> {
     all.into_iter().filter(|other| u64::from(*other) != rank).collect()
 }
 
+/// The neighbours of `rank` among the ranks that are still there, in ascending order, as if those were all there are.
+pub fn neighbours_among(rank: Rank, alive: &[Rank], full: u32) -> Vec<Rank> {
+    let Ok(place) = alive.binary_search(&rank) else { return Vec::new() };
+    let near = neighbours(place as Rank, alive.len() as u32, full);
+    near.into_iter().map(|place| alive[place as usize]).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,6 +69,17 @@ mod tests {
         assert_eq!(neighbours(1, 4, 4), [0, 2, 3]);
         assert!(neighbours(0, 1, 4).is_empty());
         assert_eq!(neighbours(5, 40, 32), [1, 3, 4, 6, 7, 9, 13, 21, 29, 37]);
+    }
+
+    #[test]
+    fn who_is_left_is_connected_whichever_ranks_are_gone() {
+        // Of ranks that were dealt to three hosts in turn, those of one.
+        let alive: Vec<Rank> = (0..48).step_by(3).collect();
+        let gone = (0..48).filter(|rank| rank % 3 != 0).collect();
+        assert_eq!(reached(48, &gone), 1, "none of them is a neighbour of another");
+        assert_eq!(neighbours_among(9, &alive, 4), [3, 6, 12, 15, 21, 33, 45]);
+        assert_eq!(neighbours_among(9, &alive, 16).len(), 15);
+        assert!(neighbours_among(10, &alive, 4).is_empty(), "it is gone itself");
     }
 
     #[test]

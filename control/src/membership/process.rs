@@ -183,7 +183,8 @@ impl Drop for Process {
         let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         if self.shared.fork.is_forked_child() {
             // The threads do not exist in this process; joining them would wait for ever.
-            std::mem::forget((thread, lock(&self.shared.callers).take()));
+            // One of them may have held a lock.
+            std::mem::forget((thread, self.shared.clone()));
             return;
         }
         self.shared.stop.store(true, Ordering::Relaxed);
@@ -364,19 +365,40 @@ impl Shared {
 
     /// An authenticated link to a rank of another process: linked, watched, its process watched too.
     pub(super) fn adopt(&self, member: &Arc<Member>, link: Arc<RemoteLink>) -> io::Result<()> {
+        self.link(member, &link)?;
+        self.watch(link.stream.as_fd(), Source::Link(link.clone())).inspect_err(|error| {
+            // Nothing would be heard over it, and the other end counts on it.
+            link.end();
+            member.lost(link.peer, &format!("its control connection cannot be watched: {error}"), false);
+        })?;
+        if link.has_backlog() {
+            // The thread has looked at what it watches without it.
+            self.wake();
+        }
+        Ok(())
+    }
+
+    /// A link over which nothing was said yet: watched, and linked when its other end counts on it.
+    pub(super) fn expect(&self, link: Arc<RemoteLink>) -> io::Result<()> {
+        self.watch(link.stream.as_fd(), Source::Link(link.clone().unconfirmed())).map(drop)
+    }
+
+    /// Links a member, and watches the other's process.
+    pub(super) fn link(&self, member: &Arc<Member>, link: &Arc<RemoteLink>) -> io::Result<()> {
         let peer = link.peer;
         let pid = link.stream.peer_pid();
         if !member.set_link(peer, Link::Remote(link.clone())) {
             return Err(io::Error::other("a second control link for the same rank"));
         }
-        self.watch(link.stream.as_fd(), Source::Link(link.clone()))?;
         let pidfd = pid.map(PidFd::open).transpose().unwrap_or_else(|error| {
             tracing::debug!("no descriptor for process {pid:?}, relying on its sockets: {error}");
             None
         });
         if let Some(pidfd) = pidfd.map(Arc::new) {
             let source = Source::Peer { pidfd: pidfd.clone(), member: Arc::downgrade(member), rank: peer };
-            self.watch(pidfd.as_fd(), source)?;
+            if let Err(error) = self.watch(pidfd.as_fd(), source) {
+                tracing::debug!("process {pid:?} is not watched, relying on its sockets: {error}");
+            }
         }
         Ok(())
     }
@@ -418,6 +440,18 @@ impl Shared {
             drop(self.members_changed.wait_timeout(members, turn));
         }
         true
+    }
+
+    /// The links of a member whose other ends called, and are not known to count on them.
+    pub(super) fn unconfirmed(&self, member: &Member) -> Vec<Arc<RemoteLink>> {
+        let sources = lock(&self.sources);
+        let links = sources.values().filter_map(|source| match source {
+            Source::Link(link) if std::ptr::eq(link.member.as_ptr(), member) && !link.is_confirmed() => {
+                Some(link)
+            }
+            _ => None,
+        });
+        links.cloned().collect()
     }
 
     /// The member is gone: its sources are watched no longer.

@@ -103,8 +103,10 @@ fn serve_link(shared: &Arc<Shared>, key: u64, link: &Arc<RemoteLink>, events: Ep
     if let LinkState::Closed { cause, ended } = link.drain() {
         shared.unwatch(link.stream.as_fd(), key);
         link.end();
-        if let Some(member) = link.member.upgrade() {
-            member.lost(link.peer, &cause, ended);
+        match link.member.upgrade() {
+            Some(member) if link.is_confirmed() => member.lost(link.peer, &cause, ended),
+            Some(member) => member.give_up_answering(link.peer),
+            None => {}
         }
     }
 }

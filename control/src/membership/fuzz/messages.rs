@@ -88,7 +88,7 @@ fn varied(message: &Message, communicator: u64, by: u64, unknown: bool) -> (u64,
             *number = number.wrapping_add(by);
         }
         Message::Gone { rank, .. } => *rank = rank.wrapping_add(by as u32),
-        Message::Parted | Message::Bye => {}
+        Message::Parted | Message::Bye | Message::Here => {}
         Message::Leave { snapshot } => snapshot.finished = snapshot.finished.wrapping_add(by),
     }
     (if unknown { communicator.wrapping_add(by) } else { communicator }, message)

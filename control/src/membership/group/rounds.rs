@@ -8,8 +8,7 @@
 //! it there.
 //!
 //! In a communicator of which not all hear each other, a rank's words are passed on by those that hear them to their neighbours.
-//! Each rank counts what it says, and takes another's words in the order in which they were said, once: links keep their order,
-//! so what a rank hears from any of its neighbours has no gaps.
+//! Each rank counts what it says; of what another one said in a round its last word counts, once, however it came.
 //!
 //! Invariant: nothing here waits or sleeps; what is kept of a rank is bounded. Absent: what words mean, and the
 //! communicator's own failure: an agreement goes on after it, as far as it can.
@@ -27,8 +26,8 @@ const ROUNDS_KEPT: usize = 2;
 const WORDS_MAX: usize = 1024 + 16;
 /// Rounds at once in which a rank that is ahead is followed, at most: no rank's counter is driven to its end.
 const AHEAD_MAX: u64 = 1 << 16;
-/// Words of one rank that are kept until what it said before them has come, at most.
-const EARLY_MAX: usize = 16;
+/// Rounds of one rank for which is known what it said last, at most.
+const NUMBERS_KEPT: usize = 8;
 /// How long words that differ are given to be taken back: who heard of a death later starts again with others.
 pub const GRACE: Duration = Duration::from_secs(1);
 
@@ -38,22 +37,11 @@ pub(super) struct Rounds {
     /// The last round that this rank took part in.
     current: u64,
     heard: BTreeMap<Rank, BTreeMap<u64, Vec<u64>>>,
-    /// What each rank has said that was passed on, this one too.
-    said: BTreeMap<Rank, Said>,
+    /// For each rank and round the number of what it said last there, of what was passed on.
+    numbers: BTreeMap<Rank, BTreeMap<u64, u64>>,
+    /// How often this rank has said something.
+    said: u64,
 }
-
-/// What a rank has said that was passed on.
-#[derive(Default)]
-struct Said {
-    /// How often.
-    last: u64,
-    /// What came before something that was said before it, by its number: its round and words. Ranks of one process pass on
-    /// from several threads.
-    early: BTreeMap<u64, (u64, Vec<u64>)>,
-}
-
-/// Words that are passed on: their number, round, and themselves.
-pub(super) type Passed = (u64, u64, Vec<u64>);
 
 impl Rounds {
     /// A rank says its words for a round; none take them back.
@@ -69,35 +57,27 @@ impl Rounds {
         }
     }
 
-    /// As [`Rounds::hear`], of words that were passed on; which words of that rank are new and in their turn with these.
-    pub(super) fn hear_passed(
-        &mut self,
-        rank: Rank,
-        number: u64,
-        round: u64,
-        words: Vec<u64>,
-    ) -> Vec<Passed> {
-        let said = self.said.entry(rank).or_default();
-        if number <= said.last || said.early.len() >= EARLY_MAX || words.len() > WORDS_MAX {
-            return Vec::new();
+    /// As [`Rounds::hear`], of words that were passed on; whether they are new. Of what a rank said in a round the last counts,
+    /// in whichever order it comes.
+    pub(super) fn hear_passed(&mut self, rank: Rank, number: u64, round: u64, words: &[u64]) -> bool {
+        let numbers = self.numbers.entry(rank).or_default();
+        let is_past =
+            numbers.len() >= NUMBERS_KEPT && numbers.keys().next().is_some_and(|first| *first > round);
+        if is_past || numbers.get(&round).is_some_and(|last| *last >= number) {
+            return false;
         }
-        said.early.insert(number, (round, words));
-        let mut new = Vec::new();
-        while let Some(next) = said.last.checked_add(1)
-            && let Some((round, words)) = said.early.remove(&next)
-        {
-            said.last = next;
-            new.push((next, round, words));
+        numbers.insert(round, number);
+        if numbers.len() > NUMBERS_KEPT {
+            numbers.pop_first();
         }
-        for (_, round, words) in &new {
-            self.hear(rank, *round, words.clone());
-        }
-        new
+        self.hear(rank, round, words.to_vec());
+        true
     }
 
-    /// The number of what `rank` says next.
-    fn next_number(&self, rank: Rank) -> u64 {
-        self.said.get(&rank).map_or(0, |said| said.last) + 1
+    /// The number of what this rank says next.
+    fn next_number(&mut self) -> u64 {
+        self.said += 1;
+        self.said
     }
 
     fn words(&self, rank: Rank, round: u64) -> Option<&Vec<u64>> {
@@ -176,21 +156,18 @@ impl Agreement {
         let number = {
             let rounds = &mut group.state().rounds;
             rounds.current = rounds.current.max(self.round);
-            let number = rounds.next_number(group.rank);
-            rounds.hear_passed(group.rank, number, self.round, words.clone());
+            let number = rounds.next_number();
+            rounds.hear_passed(group.rank, number, self.round, &words);
             number
         };
         let (of, round, is_passed_on) = (group.rank, self.round, group.is_passed_on());
-        for rank in &group.neighbours {
+        for rank in group.neighbours() {
             let words = words.clone();
-            group.send(
-                *rank,
-                if is_passed_on {
-                    Message::Passed { of, number, round, words }
-                } else {
-                    Message::Gather { round, words }
-                },
-            );
+            let message = match is_passed_on {
+                true => Message::Passed { of, number, round, words },
+                false => Message::Gather { round, words },
+            };
+            group.send(rank, message);
         }
     }
 

@@ -12,7 +12,7 @@
 //! comes, and the higher rank turns the other away while it calls itself. So no pair has two links, and a link that one end
 //! counts on is never closed by the other for being the second. Words reach a rank in the order in which they were said.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -50,6 +50,8 @@ pub(super) struct Links {
     waiting: BTreeMap<Rank, Waiting>,
     /// The ranks that are to be called, and not before when.
     calls: VecDeque<(Rank, Instant)>,
+    /// The ranks at whose place nothing listened when they were called last.
+    refused: BTreeSet<Rank>,
 }
 
 /// What is to be said to a rank that is not linked yet.
@@ -63,11 +65,28 @@ struct Waiting {
     since: Instant,
     /// Since when its host says that nothing listens there.
     refused_since: Option<Instant>,
+    /// The communicators whose calls need it: data are to go to it or to come from it.
+    needed_by: BTreeSet<u64>,
+}
+
+/// Why no more calls of a rank follow.
+pub(super) struct Uncalled {
+    /// Whether nothing listens where it did.
+    pub(super) refused: bool,
+    /// The communicators whose calls need it.
+    pub(super) needed_by: BTreeSet<u64>,
 }
 
 impl Waiting {
     fn since(since: Instant) -> Self {
-        Waiting { words: Vec::new(), is_answered: false, is_called: false, since, refused_since: None }
+        Waiting {
+            words: Vec::new(),
+            is_answered: false,
+            is_called: false,
+            since,
+            refused_since: None,
+            needed_by: BTreeSet::new(),
+        }
     }
 }
 
@@ -83,7 +102,7 @@ impl Links {
     pub(super) fn new(own: Rank, size: usize) -> Self {
         let mut slots = vec![Link::Missing; size];
         slots[own as usize] = Link::Own;
-        Links { slots, waiting: BTreeMap::new(), calls: VecDeque::new() }
+        Links { slots, waiting: BTreeMap::new(), calls: VecDeque::new(), refused: BTreeSet::new() }
     }
 
     pub(super) fn get(&self, rank: Rank) -> Option<&Link> {
@@ -107,6 +126,7 @@ impl Links {
     pub(super) fn set(&mut self, rank: Rank, link: Link) -> bool {
         let Some(slot @ Link::Missing) = self.slots.get_mut(rank as usize) else { return false };
         *slot = link;
+        self.refused.remove(&rank);
         if let (Link::Remote(link), Some(waiting)) = (&*slot, self.waiting.remove(&rank))
             && !waiting.words.is_empty()
         {
@@ -126,6 +146,9 @@ impl Links {
         if calls {
             waiting.is_called = true;
             self.calls.push_back((to, now));
+        }
+        if matches!(message, Message::Address { .. }) {
+            waiting.needed_by.insert(communicator);
         }
         if waiting.words.len() <= WAITING_BYTES_MAX {
             wire::encode(communicator, message, &mut waiting.words);
@@ -177,8 +200,8 @@ impl Links {
         }
     }
 
-    /// A call failed: another one follows, or why the rank counts as lost and whether it ended.
-    pub(super) fn call_failed(&mut self, rank: Rank, refused: bool, now: Instant) -> Option<bool> {
+    /// A call failed: another one follows, unless it is in vain.
+    pub(super) fn call_failed(&mut self, rank: Rank, refused: bool, now: Instant) -> Option<Uncalled> {
         let waiting = self.waiting.get_mut(&rank)?;
         if waiting.is_answered {
             waiting.is_called = false;
@@ -186,19 +209,22 @@ impl Links {
         }
         let refused_since = refused.then(|| waiting.refused_since.unwrap_or(now));
         waiting.refused_since = refused_since;
-        if refused_since.is_some_and(|since| now.saturating_duration_since(since) >= REFUSED_MAX) {
-            return Some(true);
+        let refused = refused_since.is_some_and(|since| now.saturating_duration_since(since) >= REFUSED_MAX);
+        if !refused && now.saturating_duration_since(waiting.since) < CALLED_MAX {
+            self.calls.push_back((rank, now + AGAIN));
+            return None;
         }
-        if now.saturating_duration_since(waiting.since) >= CALLED_MAX {
-            return Some(false);
+        if refused {
+            self.refused.insert(rank);
         }
-        self.calls.push_back((rank, now + AGAIN));
-        None
+        let needed_by = self.waiting.remove(&rank).map(|waiting| waiting.needed_by).unwrap_or_default();
+        Some(Uncalled { refused, needed_by })
     }
 
-    /// Whether the host of a rank that is called says that nothing listens there.
+    /// Whether the host of a rank that is called, or was, says that nothing listens there.
     pub(super) fn is_refused(&self, rank: Rank) -> bool {
-        self.waiting.get(&rank).is_some_and(|waiting| waiting.refused_since.is_some())
+        let waiting = self.waiting.get(&rank);
+        self.refused.contains(&rank) || waiting.is_some_and(|waiting| waiting.refused_since.is_some())
     }
 
     /// Nothing reaches this rank any more.
@@ -210,6 +236,7 @@ impl Links {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use consort_transports::Address;
 
     const QUERY: Message = Message::Query { token: 1 };
 
@@ -226,12 +253,12 @@ mod tests {
         assert!(!calls(links.say(3, 1, &QUERY, now)), "it is being called");
         assert_eq!(links.next_call(now), Ok(3));
         assert_eq!(links.next_call(now), Err(None));
-        assert_eq!(links.call_failed(3, false, now), None);
+        assert!(links.call_failed(3, false, now).is_none());
         assert_eq!(links.next_call(now), Err(Some(now + AGAIN)));
         assert_eq!(links.next_call(now + AGAIN), Ok(3));
         assert!(links.is_open(3) && links.is_missing(3));
         assert!(links.set(3, Link::Own) && !links.set(3, Link::Own));
-        assert_eq!(links.call_failed(3, false, now), None, "it has called meanwhile");
+        assert!(links.call_failed(3, false, now).is_none(), "it has called meanwhile");
         assert_eq!(links.next_call(now + AGAIN), Err(None));
     }
 
@@ -244,7 +271,7 @@ mod tests {
         assert!(low.answer(2, 1, now));
         assert!(!low.answer(2, 1, now), "one of its calls is being answered");
         assert_eq!(low.next_call(now), Err(None), "its own call is given up");
-        assert_eq!(low.call_failed(2, true, now), None);
+        assert!(low.call_failed(2, true, now).is_none());
         // What it had to say is not lost if the other's call comes to nothing.
         assert!(low.give_up_answering(2, now));
         assert_eq!(low.next_call(now), Ok(2));
@@ -261,17 +288,23 @@ mod tests {
         let now = begin;
         let mut links = Links::new(0, 2);
         links.say(1, 1, &QUERY, now);
+        let address = Address { transport: "tcp".into(), bytes: Vec::new() };
+        links.say(1, 7, &Message::Address { channel: 0, address }, now);
         assert!(!links.is_refused(1));
-        assert_eq!(links.call_failed(1, true, begin), None);
+        assert!(links.call_failed(1, true, begin).is_none());
         assert!(links.is_refused(1));
         // A host that is busy in between does not refuse.
-        assert_eq!(links.call_failed(1, false, begin + REFUSED_MAX / 2), None);
-        assert_eq!(links.call_failed(1, true, begin + REFUSED_MAX), None);
-        assert_eq!(links.call_failed(1, true, begin + REFUSED_MAX * 2), Some(true));
+        assert!(links.call_failed(1, false, begin + REFUSED_MAX / 2).is_none());
+        assert!(links.call_failed(1, true, begin + REFUSED_MAX).is_none());
+        let end = links.call_failed(1, true, begin + REFUSED_MAX * 2).expect("the last call");
+        assert!(end.refused && links.is_refused(1) && !links.is_open(1));
+        assert_eq!(end.needed_by, BTreeSet::from([7]), "a question needs nothing");
         let mut links = Links::new(0, 2);
         links.say(1, 1, &QUERY, now);
-        assert_eq!(links.call_failed(1, false, begin + CALLED_MAX / 2), None);
-        assert_eq!(links.call_failed(1, false, now + CALLED_MAX), Some(false));
+        assert!(links.call_failed(1, false, begin + CALLED_MAX / 2).is_none());
+        let end = links.call_failed(1, false, now + CALLED_MAX).expect("the last call");
+        assert!(!end.refused && !links.is_refused(1) && !links.is_open(1));
+        links.say(1, 1, &QUERY, now);
         links.forget(1);
         assert!(!links.is_open(1));
     }

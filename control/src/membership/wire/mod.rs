@@ -42,6 +42,8 @@ pub enum Message {
     Parted,
     /// Of no communicator: the sender has closed all of them, and its process may end.
     Bye,
+    /// Of no communicator: the sender, which called, has the answer, and the link counts.
+    Here,
 }
 
 wire_enum!(Message {
@@ -55,6 +57,7 @@ wire_enum!(Message {
     8 => Gone { rank, cause, left },
     9 => Parted,
     10 => Bye,
+    11 => Here,
 });
 
 /// Appends the frame of `message` to `out`: communicator and message. What does not fit goes without what explains it.
@@ -215,6 +218,7 @@ pub(super) mod tests {
             Message::Gone { rank: 1, cause: "it ended".into(), left: vec![77] },
             Message::Parted,
             Message::Bye,
+            Message::Here,
             poison(Error::Mismatch { sequence: 1, difference: "x".into() }, None),
             poison(
                 Error::PeerLost {

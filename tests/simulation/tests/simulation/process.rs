@@ -23,8 +23,9 @@ use consort_control::bootstrap::{self, Dial, Hello, Joiner, Table, UniqueId};
 use consort_control::clock::Clock;
 use consort_control::membership::group::Group;
 use consort_control::membership::link::{LinkState, PARTING, RemoteLink};
-use consort_control::membership::member::{Link, Member};
+use consort_control::membership::member::{Link, Member, NO_COMMUNICATOR};
 use consort_control::membership::registry::Registry;
+use consort_control::membership::wire::Message;
 use consort_settings::options::Settings;
 use consort_topology::Place;
 use consort_types::Rank;
@@ -210,6 +211,8 @@ impl Process {
             if let Some(member) = &self.member {
                 member.say_good_bye();
             }
+            let unconfirmed = self.links.iter().filter(|link| !link.is_confirmed());
+            unconfirmed.for_each(|link| link.send(NO_COMMUNICATOR, &Message::Bye));
             self.links.iter().for_each(|link| link.part());
             self.parting = Some(self.now() + PARTING);
         }
@@ -330,6 +333,9 @@ impl Process {
             match call.poll(&hello) {
                 Poll::Ready(Ok(stream)) => {
                     let link = RemoteLink::simulated(&member, peer, stream);
+                    if member.is_sparse() {
+                        link.send(NO_COMMUNICATOR, &Message::Here);
+                    }
                     if member.set_link(peer, Link::Remote(link.clone())) {
                         self.links.push(link);
                     }
@@ -424,11 +430,17 @@ impl Process {
                 let peer = Rank::from_le_bytes(*hello.first_chunk().expect("four bytes"));
                 let Line::Up(mut stream) = line else { continue };
                 // A byte fits into a fresh window.
-                if !member.is_to_answer(peer) || !stream.write(&[ANSWER]).is_ok_and(|sent| sent == 1) {
+                if !member.is_to_answer(peer) {
+                    continue;
+                }
+                if !stream.write(&[ANSWER]).is_ok_and(|sent| sent == 1) {
+                    member.give_up_answering(peer);
                     continue;
                 }
                 let link = RemoteLink::simulated(&member, peer, stream);
-                if member.set_link(peer, Link::Remote(link.clone())) {
+                if member.is_sparse() {
+                    self.links.push(link.unconfirmed());
+                } else if member.set_link(peer, Link::Remote(link.clone())) {
                     self.links.push(link);
                 }
             }
@@ -443,7 +455,11 @@ impl Process {
                     LinkState::Closed { cause, ended } => {
                         let link = self.links.remove(at);
                         link.end();
-                        member.lost(link.peer, &cause, ended);
+                        if link.is_confirmed() {
+                            member.lost(link.peer, &cause, ended);
+                        } else {
+                            member.give_up_answering(link.peer);
+                        }
                     }
                 }
             }

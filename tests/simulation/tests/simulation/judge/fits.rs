@@ -106,8 +106,9 @@ fn of_network(failure: &Failure<'_>) -> bool {
         Fault::Kill { rank: dead, .. } => {
             let reset = matches!(error, Error::Link { from, to, .. } if failure.is(*from, *dead) || failure.is(*to, *dead));
             // Where not all are linked, ranks may call while others still join: none has a link that could have ended.
-            let unlinked =
-                failure.job.is_sparse && failure.is_timeout() && failure.blames(|rank| rank == *dead);
+            let joining =
+                failure.job.is_sparse && failure.job.failed().any(|(_, failed)| failed.on.is_none());
+            let unlinked = joining && failure.is_timeout() && failure.blames(|rank| rank == *dead);
             gone(*dead) || reset || unlinked
         }
         // A rank that was stopped and goes on finds that its own deadlines have passed, whichever rank it waited for.
