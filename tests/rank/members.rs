@@ -73,6 +73,48 @@ pub(crate) fn shrink(context: &Context) -> Result<()> {
     fewer.barrier()
 }
 
+/// What all ranks of a communicator sum up.
+fn counts(comm: &Communicator) -> Result<()> {
+    let mut one = [1u64];
+    comm.all_reduce(&mut one, ReduceOp::Sum)?;
+    assert_eq!(one, [u64::from(comm.size())]);
+    Ok(())
+}
+
+/// Of a job whose ranks are not all linked to each other: communicators of all and of half, calls until a rank dies, and then
+/// without it. Half of those that stay leave before the others.
+pub(crate) fn large(context: &Context) -> Result<()> {
+    let world = context.join()?;
+    let whole = world.split(Some(0), -i64::from(world.rank()))?.expect("a colour was given");
+    let half = world.split(Some(world.rank() % 2), 0)?.expect("a colour was given");
+    counts(&whole)?;
+    counts(&half)?;
+    println!("turn");
+    let error = loop {
+        if let Err(error) = counts(&whole) {
+            break error;
+        }
+    };
+    report(&Err(error));
+    let left = whole.shrink(&[whole.size() - 1 - context.number("victim") as Rank], Shrink::Abort)?;
+    drop((whole, half, world));
+    counts(&left)?;
+    let part = left.split(Some(left.rank() % 2), 0)?.expect("a colour was given");
+    say("left", &left);
+    let is_early = left.rank().is_multiple_of(2);
+    drop(left);
+    context.listen();
+    if is_early {
+        println!("gone");
+        return Ok(());
+    }
+    for _ in 0..3 {
+        counts(&part)?;
+    }
+    println!("still");
+    Ok(())
+}
+
 /// The ranks that stay leave the victims out while these are in their own code; both communicators work afterwards,
 /// as far as the victims live.
 pub(crate) fn shrink_idle(context: &Context) -> Result<()> {

@@ -133,6 +133,7 @@ pub fn main() {
         "abort" => faults::abort(&context),
         "memory" => faults::too_little_memory(&context),
         "shrink" => members::shrink(&context),
+        "large" => members::large(&context),
         "shrink-idle" => members::shrink_idle(&context),
         "shrink-and-die" => members::shrink_and_die(&context),
         "part-without" => members::part_without(&context),

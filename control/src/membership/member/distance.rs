@@ -7,6 +7,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use super::{Link, Member};
+use crate::bootstrap::asked_interfaces;
 use consort_types::Rank;
 
 /// Where two ranks are relative to each other, as proved by the control link between them; in a sparse job, as they say.
@@ -57,8 +58,10 @@ impl Member {
                 };
                 let mut others = links.all().filter(|(other, _)| of_its_host(*other));
                 let known = others.find_map(|(_, link)| by_network(link));
-                let ip =
-                    known.or_else(|| self.table[rank as usize].tcp.iter().find_map(|there| route_to(*there)));
+                let asked = asked_interfaces().unwrap_or_default();
+                let is_asked = |ip: &IpAddr| asked.is_empty() || asked.contains(ip);
+                let by_route = |there: &SocketAddr| route_to(*there).filter(is_asked);
+                let ip = known.or_else(|| self.table[rank as usize].tcp.iter().find_map(by_route));
                 let ip = ip.or_else(|| links.all().find_map(|(_, link)| by_network(link)));
                 Distance::Network(ip.unwrap_or(Ipv4Addr::LOCALHOST.into()))
             }

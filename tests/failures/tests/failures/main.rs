@@ -2,6 +2,7 @@
 
 mod cases;
 mod differences;
+mod large;
 mod losses;
 mod machines;
 mod members;
