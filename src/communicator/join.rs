@@ -360,20 +360,37 @@ pub fn host_name() -> String {
         .unwrap_or_else(|| "unknown".into())
 }
 
-/// Equal on ranks that may share memory: of one user in one namespace of users, one boot of one kernel and one network namespace,
-/// in which the abstract sockets live through which memory is handed over; or of one text that the user gave instead.
+/// Equal on ranks that may share memory: of one user, whatever its number in a container, one boot of one kernel and one network
+/// namespace, in which the abstract sockets live through which memory is handed over; or of one text that the user gave instead.
 fn host_key() -> [u8; 16] {
     let environment = Environment::of_process();
     let mut named = ["CONSORT_HOSTID", "NCCL_HOSTID"].iter().filter_map(|name| environment.text(name));
     if let Some((text, _)) = named.find(|(text, _)| !text.is_empty()) {
         return bootstrap::host_id(&text);
     }
-    let inode = |name: &str| std::fs::metadata(name).map_or((0, 0), |meta| (meta.dev(), meta.ino()));
-    let (network, users) = (inode("/proc/self/ns/net"), inode("/proc/self/ns/user"));
+    let network = std::fs::metadata("/proc/self/ns/net").map_or((0, 0), |meta| (meta.dev(), meta.ino()));
+    let user = user_of_the_host();
     // A kernel that does not say when it was started has its host's name at least.
     let boot = boot_id();
     let name = if boot == [0; 16] { host_name() } else { String::new() };
-    bootstrap::host_id(&format!("{boot:?} {network:?} {users:?} {name} {:?}", nix::unistd::geteuid()))
+    bootstrap::host_id(&format!("{boot:?} {network:?} {name} {user}"))
+}
+
+/// The number that this process's user has outside of all namespaces of users that it is in, as far as the innermost says.
+fn user_of_the_host() -> u32 {
+    let own = nix::unistd::geteuid().as_raw();
+    outer_user(own, &std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default())
+}
+
+/// The number outside of a namespace of the user `own` in it, by the lines of its map: first number inside, first outside, how many.
+fn outer_user(own: u32, map: &str) -> u32 {
+    let outer = |line: &str| {
+        let mut numbers = line.split_whitespace().map(str::parse::<u32>);
+        let (inside, outside, count) = (numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?);
+        let nth = own.checked_sub(inside).filter(|nth| *nth < count)?;
+        outside.checked_add(nth)
+    };
+    map.lines().find_map(outer).unwrap_or(own)
 }
 
 /// The kernel's boot id: equal on ranks of one machine, in whatever containers.
@@ -392,4 +409,20 @@ fn boot_id() -> [u8; 16] {
 fn cores() -> u32 {
     let online = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
     online.and_then(|cores| u32::try_from(cores).ok()).unwrap_or(1).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::outer_user;
+
+    #[test]
+    fn a_user_in_a_container_is_the_one_outside() {
+        let rootless = "         0       1000          1\n         1     100000      65536\n";
+        assert_eq!(outer_user(0, rootless), 1000);
+        assert_eq!(outer_user(5, rootless), 100_004);
+        assert_eq!(outer_user(70_000, rootless), 70_000, "it has none");
+        assert_eq!(outer_user(7, "         0          0 4294967295\n"), 7);
+        assert_eq!(outer_user(7, ""), 7);
+        assert_eq!(outer_user(7, "a b c\n7\n"), 7);
+    }
 }

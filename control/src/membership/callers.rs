@@ -62,6 +62,11 @@ impl Shared {
         }
     }
 
+    /// Whether a thread looks for calls.
+    pub(super) fn has_callers(&self) -> bool {
+        lock(&self.callers).running > 0
+    }
+
     /// The next call of these members that is due, or else when one is.
     fn next_call(members: &[Arc<Member>]) -> Result<(Arc<Member>, Rank), Option<Instant>> {
         let mut next = None;

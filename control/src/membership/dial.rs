@@ -12,7 +12,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, soc
 
 use super::link::{RemoteLink, Stream};
 use super::lock;
-use super::member::{Member, NO_COMMUNICATOR};
+use super::member::{Begun, Member, NO_COMMUNICATOR};
 use super::patience::Patience;
 use super::process::Shared;
 use super::race;
@@ -46,11 +46,25 @@ pub fn dial(
 ) -> Result<io::Result<()>> {
     let mut call = Call::new(member, peer);
     loop {
+        // It may be called by others meanwhile, for news that came before this link.
+        match member.begin_call(peer) {
+            Begun::Linked => return Ok(Ok(())),
+            Begun::Own => {}
+            Begun::Busy if patience.left().is_zero() => return Ok(Err(io::ErrorKind::TimedOut.into())),
+            Begun::Busy => {
+                std::thread::sleep(Duration::from_millis(5).min(patience.left()));
+                continue;
+            }
+        }
         let attempt = call.attempt(shared, patience).and_then(|stream| adopt(shared, member, peer, stream));
         match attempt {
             Ok(()) => return Ok(Ok(())),
-            Err(error) if patience.left().is_zero() => return Ok(Err(error)),
+            Err(error) if patience.left().is_zero() => {
+                member.end_call(peer);
+                return Ok(Err(error));
+            }
             Err(error) => {
+                member.end_call(peer);
                 tracing::debug!(rank = member.rank, peer, "control link not up yet: {error}");
                 std::thread::sleep(Duration::from_millis(5).min(patience.left()));
             }

@@ -446,6 +446,11 @@ impl Group {
         self.state().lost.get(&rank).map(|(cause, _)| cause.clone())
     }
 
+    /// Why a rank that was called will not answer, if that is known.
+    pub(super) fn refusal(&self, rank: Rank) -> Option<&'static str> {
+        self.member.refusal(self.members[rank as usize])
+    }
+
     /// Whether a rank does nothing on this communicator any more: its process ended, or it has left.
     pub fn is_gone(&self, rank: Rank) -> bool {
         let state = self.state();
@@ -581,5 +586,9 @@ impl Group {
             self.member.leaves(self.uid, &self.members);
         }
         self.member.unregister(self.uid, open_elsewhere, &whole);
+        if self.member.is_sparse() {
+            // Those that were linked meanwhile have not heard of it.
+            self.member.leaves(self.uid, &open);
+        }
     }
 }

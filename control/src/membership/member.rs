@@ -21,10 +21,10 @@ use consort_memory::sync::{AtomicU64, Ordering};
 use self::departures::Departures;
 pub use self::distance::Distance;
 use self::letters::{Letter, deliver};
-pub use self::links::Link;
+pub use self::links::{Begun, Link};
 use self::links::{Links, REFUSED, Said, Uncalled};
 use super::group::{Failure, Group};
-use super::link::{RemoteLink, part_from};
+use super::link::{ENDED, RemoteLink, part_from};
 use super::patience::Patience;
 use super::process::Shared;
 use super::registry::{POSITIONS_MAX, Registry};
@@ -273,6 +273,22 @@ impl Member {
     /// The call that was to be answered came to nothing.
     pub fn give_up_answering(&self, from: Rank) {
         let calls = self.links().give_up_answering(from, self.clock.now());
+        let has_ended = self.departures().has_ended(from);
+        if has_ended {
+            self.lost(from, ENDED, true);
+        } else if calls {
+            self.call_out();
+        }
+    }
+
+    /// The calling thread calls `rank`, if it is to; [`Member::end_call`] follows where that comes to nothing.
+    pub(super) fn begin_call(&self, rank: Rank) -> Begun {
+        self.links().begin_call(rank, self.clock.now())
+    }
+
+    /// The calling thread's call came to nothing.
+    pub(super) fn end_call(&self, rank: Rank) {
+        let calls = self.links().end_call(rank, self.clock.now());
         if calls {
             self.call_out();
         }
@@ -357,7 +373,8 @@ impl Member {
             match said {
                 Said::By(there) => link = there,
                 Said::Waits { calls } => {
-                    if calls {
+                    // Also where a thread could not be started before.
+                    if calls || self.shared.upgrade().is_some_and(|shared| !shared.has_callers()) {
                         self.call_out();
                     }
                     return;
@@ -480,6 +497,13 @@ impl Member {
         for (from, message) in mine {
             group.receive(from, message);
         }
+        let gone: Vec<Rank> = {
+            let departures = self.departures();
+            let has_left =
+                |rank: &Rank| departures.has_parted(*rank) || departures.left(*rank).contains(&group.uid);
+            group.members.iter().copied().filter(has_left).collect()
+        };
+        gone.into_iter().for_each(|rank| group.left_unheard(rank));
         for (rank, cause, ended) in lost {
             group.lost(rank, &cause, ended);
         }
@@ -521,7 +545,11 @@ impl Drop for Member {
             self.say_good_bye();
             let mut links = self.remote_links();
             // Those who call count on the answer, and would take the end of the link for this rank's.
-            for link in shared.unconfirmed(self) {
+            let is_linked = |link: &Arc<RemoteLink>| links.iter().any(|other| Arc::ptr_eq(link, other));
+            let answered: Vec<_> =
+                shared.links_of(self).into_iter().filter(|link| !is_linked(link)).collect();
+            for link in answered {
+                link.send_framed(self.links().take_words(link.peer));
                 link.send(NO_COMMUNICATOR, &Message::Bye);
                 links.push(link);
             }

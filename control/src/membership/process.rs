@@ -442,13 +442,11 @@ impl Shared {
         true
     }
 
-    /// The links of a member whose other ends called, and are not known to count on them.
-    pub(super) fn unconfirmed(&self, member: &Member) -> Vec<Arc<RemoteLink>> {
+    /// All links of a member that are watched.
+    pub(super) fn links_of(&self, member: &Member) -> Vec<Arc<RemoteLink>> {
         let sources = lock(&self.sources);
         let links = sources.values().filter_map(|source| match source {
-            Source::Link(link) if std::ptr::eq(link.member.as_ptr(), member) && !link.is_confirmed() => {
-                Some(link)
-            }
+            Source::Link(link) if std::ptr::eq(link.member.as_ptr(), member) => Some(link),
             _ => None,
         });
         links.cloned().collect()

@@ -37,6 +37,7 @@ pub(super) fn connect_to_any(
     let likeness = |address: &SocketAddr| like.map_or(0, |like| common_bits(address.ip(), like));
     waiting.sort_by_key(|address| (avoided.contains(address), std::cmp::Reverse(likeness(address))));
     waiting.reverse();
+    let first = waiting.last().copied();
     let mut under_way: Vec<(SocketAddr, TcpStream)> = Vec::new();
     let mut failed: Vec<(SocketAddr, io::Error)> = Vec::new();
     let until = Instant::now() + ATTEMPT_MAX.min(patience.left().max(Duration::from_millis(1)));
@@ -61,7 +62,7 @@ pub(super) fn connect_to_any(
             failed.extend(silent.map(|address| (address, io::ErrorKind::TimedOut.into())));
             let untried = || io::Error::new(io::ErrorKind::TimedOut, "not tried, there was no time left");
             failed.extend(waiting.iter().map(|address| (*address, untried())));
-            return Err(all(&failed));
+            return Err(all(first, &failed));
         }
         let left = if waiting.is_empty() { until } else { until.min(next_at) }.saturating_duration_since(now);
         if let Some(answered) = first_answer(&under_way, left.min(patience.turn()))? {
@@ -88,9 +89,10 @@ fn first_answer(attempts: &[(SocketAddr, TcpStream)], limit: Duration) -> io::Re
     }
 }
 
-/// One error for all addresses; of the kind that the last one had.
-fn all(failed: &[(SocketAddr, io::Error)]) -> io::Error {
-    let Some((_, last)) = failed.last() else {
+/// One error for all addresses; of the kind that the one had which was likeliest to lead there.
+fn all(first: Option<SocketAddr>, failed: &[(SocketAddr, io::Error)]) -> io::Error {
+    let of_first = failed.iter().find(|(address, _)| Some(*address) == first);
+    let Some((_, last)) = of_first.or(failed.last()) else {
         return io::Error::new(io::ErrorKind::AddrNotAvailable, "the rank has no address");
     };
     let each: Vec<String> = failed.iter().map(|(address, error)| format!("{address}: {error}")).collect();

@@ -206,6 +206,10 @@ impl Agreement {
         if let Some(rank) = silent.iter().find(|rank| state.left.contains_key(rank)) {
             return Some(Err(Disagreement::Left(*rank)));
         }
+        let refused = silent.iter().find_map(|rank| Some((*rank, group.refusal(*rank)?)));
+        if let Some((rank, why)) = refused {
+            return Some(Err(Disagreement::Lost(rank, why.to_owned())));
+        }
         (now >= self.until).then_some(Err(Disagreement::Silent(silent)))
     }
 

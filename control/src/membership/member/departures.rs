@@ -45,6 +45,11 @@ impl Departures {
         self.ended.insert(rank)
     }
 
+    /// Whether the end of a rank was passed on.
+    pub(super) fn has_ended(&self, rank: Rank) -> bool {
+        self.ended.contains(&rank)
+    }
+
     /// A rank has closed all its communicators.
     pub(super) fn parts(&mut self, rank: Rank) {
         self.parted.insert(rank);
@@ -97,7 +102,7 @@ impl Member {
             }
         }
         // What it said last is still on the way where it is linked, and the end of the link behind it.
-        if by.is_some() && self.is_linked(rank) {
+        if by.is_some() && (self.is_linked(rank) || self.links().is_answered(rank)) {
             return;
         }
         let mut groups = self.groups();
@@ -122,7 +127,11 @@ impl Member {
     fn hearers(&self, gone: Rank) -> Vec<Rank> {
         let mut all = self.all_open();
         let lost: BTreeSet<Rank> = self.groups().lost.iter().map(|(lost, ..)| *lost).chain([gone]).collect();
-        let alive: Vec<Rank> = (0..self.table.len() as Rank).filter(|rank| !lost.contains(rank)).collect();
+        let alive: Vec<Rank> = {
+            let departures = self.departures();
+            let is_gone = |rank: &Rank| lost.contains(rank) || departures.has_parted(*rank);
+            (0..self.table.len() as Rank).filter(|rank| !is_gone(rank)).collect()
+        };
         all.extend(self.neighbours_among(self.rank, &alive));
         all.sort_unstable();
         all.dedup();

@@ -90,6 +90,17 @@ impl Waiting {
     }
 }
 
+/// Whether a rank is to be called by who asks.
+#[derive(PartialEq, Eq, Clone, Copy, Debug)]
+pub enum Begun {
+    /// It is linked.
+    Linked,
+    /// By who asks, who says how it ended.
+    Own,
+    /// Others are at it.
+    Busy,
+}
+
 /// What becomes of a message.
 pub(super) enum Said {
     /// It goes this way.
@@ -175,6 +186,8 @@ impl Links {
     pub(super) fn give_up_answering(&mut self, from: Rank, now: Instant) -> bool {
         let Some(waiting) = self.waiting.get_mut(&from) else { return false };
         waiting.is_answered = false;
+        // What is waited for begins now.
+        (waiting.since, waiting.refused_since) = (now, None);
         if waiting.words.is_empty() {
             self.waiting.remove(&from);
             return false;
@@ -183,6 +196,45 @@ impl Links {
             self.calls.push_back((from, now));
         }
         true
+    }
+
+    /// This thread calls a rank, unless it is linked, or called by another one, or its call answered.
+    pub(super) fn begin_call(&mut self, rank: Rank, now: Instant) -> Begun {
+        if !self.is_missing(rank) {
+            return Begun::Linked;
+        }
+        let waiting = self.waiting.entry(rank).or_insert_with(|| Waiting::since(now));
+        if waiting.is_answered || waiting.is_called {
+            return Begun::Busy;
+        }
+        waiting.is_called = true;
+        Begun::Own
+    }
+
+    /// That call came to nothing; whether the rank is to be called by others because words wait.
+    pub(super) fn end_call(&mut self, rank: Rank, now: Instant) -> bool {
+        let Some(waiting) = self.waiting.get_mut(&rank) else { return false };
+        waiting.is_called = false;
+        if waiting.is_answered {
+            return false;
+        }
+        if waiting.words.is_empty() {
+            self.waiting.remove(&rank);
+            return false;
+        }
+        waiting.is_called = true;
+        self.calls.push_back((rank, now));
+        true
+    }
+
+    /// What waits for a link to this rank.
+    pub(super) fn take_words(&mut self, rank: Rank) -> Vec<u8> {
+        self.waiting.get_mut(&rank).map(|waiting| std::mem::take(&mut waiting.words)).unwrap_or_default()
+    }
+
+    /// Whether the rank has called, and the link does not count yet.
+    pub(super) fn is_answered(&self, rank: Rank) -> bool {
+        self.waiting.get(&rank).is_some_and(|waiting| waiting.is_answered)
     }
 
     /// The next rank to be called now, or else the time of the next call.
@@ -307,5 +359,24 @@ mod tests {
         links.say(1, 1, &QUERY, now);
         links.forget(1);
         assert!(!links.is_open(1));
+    }
+
+    #[test]
+    fn a_rank_is_called_by_one_at_a_time() {
+        let now = Instant::now();
+        let mut links = Links::new(2, 4);
+        assert_eq!(links.begin_call(1, now), Begun::Own);
+        assert_eq!(links.begin_call(1, now), Begun::Busy);
+        assert!(!links.answer(1, 2, now), "a lower rank is turned away meanwhile");
+        assert!(!calls(links.say(1, 7, &QUERY, now)), "it is being called");
+        assert!(links.end_call(1, now), "words wait");
+        assert_eq!((links.begin_call(1, now), links.next_call(now)), (Begun::Busy, Ok(1)));
+        assert!(!links.take_words(1).is_empty() && links.take_words(1).is_empty());
+        assert_eq!(links.begin_call(3, now), Begun::Own);
+        assert!(links.answer(3, 2, now) && links.is_answered(3), "a higher rank's call counts");
+        assert!(!links.end_call(3, now));
+        assert_eq!(links.begin_call(3, now), Begun::Busy);
+        assert!(links.set(3, Link::Own));
+        assert_eq!(links.begin_call(3, now), Begun::Linked);
     }
 }
