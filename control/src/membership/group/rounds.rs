@@ -7,7 +7,7 @@
 //! the difference, and a rank that sees another in a later round, and was not in this one for the same thing, follows
 //! it there.
 //!
-//! In a communicator of which not all hear each other, a rank's words are passed on by those that hear them to their neighbours.
+//! In a communicator whose ranks do not all hear each other, a rank's words are passed on by those that hear them to their neighbours.
 //! Each rank counts what it says; of what another one said in a round its last word counts, once, however it came.
 //!
 //! Invariant: nothing here waits or sleeps; what is kept of a rank is bounded. Absent: what words mean, and the

@@ -38,7 +38,7 @@ pub enum Message {
     Passed { of: Rank, number: u64, round: u64, words: Vec<u64> },
     /// Of no communicator: a rank of the job is gone. The sender noticed it, or heard of it; it had `left` these communicators.
     Gone { rank: Rank, cause: String, left: Vec<u64> },
-    /// The sender left this communicator, of which the receiver is not.
+    /// The sender left this communicator; the receiver is not one of its ranks, or was not linked then.
     Parted,
     /// Of no communicator: the sender has closed all of them, and its process may end.
     Bye,

@@ -12,6 +12,7 @@
 
 mod faults;
 mod judge;
+mod line;
 mod process;
 mod program;
 pub(crate) mod random;

@@ -11,9 +11,10 @@ use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use consort_transports::simnet::{Dialling, Network, Node, Stream};
+use consort_transports::simnet::{Network, Node};
 use consort_transports::{Loopback, Transport};
 
+use super::line::{ANSWER, Call, Line};
 use super::program::Program;
 use super::random::Random;
 use super::running::Running;
@@ -315,7 +316,7 @@ impl Process {
 
     fn call(&self, peer: Rank) -> Call {
         let line = Line::dial(&self.origin.network, self.node, control_address(peer));
-        Call { line, sent: 0 }
+        Call::new(line)
     }
 
     /// Goes on calling, as `control::dial` does without its proofs: the rank that calls says which it is, the other one that it
@@ -474,98 +475,6 @@ pub(super) fn control_address(rank: Rank) -> SocketAddr {
 /// A connection that is made or being made.
 /// The pause between two looks for ranks that are to be called.
 const CALLS: Duration = Duration::from_millis(5);
-/// What a rank says that answers a call.
-const ANSWER: u8 = 1;
-
-/// A call of another rank.
-struct Call {
-    line: Line,
-    /// Bytes of this rank's number that it has.
-    sent: usize,
-}
-
-impl Call {
-    fn poll(&mut self, hello: &[u8]) -> Poll<io::Result<Stream>> {
-        match self.line.poll() {
-            Poll::Ready(Ok(())) => {}
-            Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-            Poll::Pending => return Poll::Pending,
-        }
-        let Line::Up(stream) = &mut self.line else { return Poll::Pending };
-        while self.sent < hello.len() {
-            match stream.write(&hello[self.sent..]) {
-                Ok(bytes) => self.sent += bytes,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Poll::Pending,
-                Err(error) => return Poll::Ready(Err(error)),
-            }
-        }
-        match stream.read(&mut [0]) {
-            Ok(0) => Poll::Ready(Err(ErrorKind::PermissionDenied.into())),
-            Ok(_) => match std::mem::replace(&mut self.line, Line::Over) {
-                Line::Up(stream) => Poll::Ready(Ok(stream)),
-                _ => Poll::Pending,
-            },
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Poll::Pending,
-            Err(error) => Poll::Ready(Err(error)),
-        }
-    }
-}
-
-pub(super) enum Line {
-    Dialling(Dialling),
-    Up(Stream),
-    /// It was given away.
-    Over,
-}
-
-impl Line {
-    fn dial(network: &Network, node: Node, address: SocketAddr) -> Self {
-        Line::Dialling(network.dial(node, address))
-    }
-
-    fn poll(&mut self) -> Poll<io::Result<()>> {
-        let Line::Dialling(dialling) = self else { return Poll::Ready(Ok(())) };
-        dialling.poll().map(|stream| stream.map(|stream| *self = Line::Up(stream)))
-    }
-}
-
-impl Read for Line {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Line::Dialling(_) | Line::Over => Err(ErrorKind::WouldBlock.into()),
-            Line::Up(stream) => stream.read(buffer),
-        }
-    }
-}
-
-impl Write for Line {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Line::Dialling(_) | Line::Over => Err(ErrorKind::WouldBlock.into()),
-            Line::Up(stream) => stream.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl bootstrap::Stream for Line {
-    fn shutdown_write(&self) -> io::Result<()> {
-        if let Line::Up(stream) = self {
-            stream.shutdown_write();
-        }
-        Ok(())
-    }
-
-    fn shutdown_both(&self) {
-        if let Line::Up(stream) = self {
-            stream.shutdown_both();
-        }
-    }
-}
-
 struct Dialler {
     network: Network,
     node: Node,

@@ -11,7 +11,8 @@ use consort_transports::Loopback;
 use consort_transports::simnet::{Network, Node, Profile};
 
 use super::faults::{Fault, Moment};
-use super::process::{Line, Next, Origin, Process};
+use super::line::Line;
+use super::process::{Next, Origin, Process};
 use super::program::{Item, Program};
 use super::random::{Random, hash};
 use super::running::Ways;
