@@ -1,6 +1,5 @@
 //! How communicators come to be: explicitly, under a launcher, or all ranks in one process.
 
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,7 +16,6 @@ use consort_control::membership::member::{Link, Member};
 use consort_control::membership::patience::Patience;
 use consort_control::membership::process::{Process, Shared, random};
 use consort_control::trace;
-use consort_settings::environment::Environment;
 use consort_settings::options::{Options, Pinning, Settings};
 use consort_topology::Place;
 use consort_topology::pin::{self, Local, Pinned};
@@ -232,11 +230,11 @@ impl Communicator {
 /// What a rank of the calling thread says of itself when it joins, without addresses.
 fn of_this_process(process: &Process, settings: &Settings) -> bootstrap::Member {
     bootstrap::Member {
-        host: host_name(),
+        host: bootstrap::host_name(),
         pid: std::process::id(),
         process: process.shared.nonce,
-        machine: boot_id(),
-        host_key: host_key(),
+        machine: bootstrap::boot_id(),
+        host_key: bootstrap::host_key(),
         wire_mbits: 0,
         round_trip: Default::default(),
         cores: cores(),
@@ -352,77 +350,8 @@ fn root_communicator(process: Arc<Process>, member: Arc<Member>, settings: Setti
     Communicator::from_core(core, process)
 }
 
-#[doc(hidden)]
-pub fn host_name() -> String {
-    nix::sys::utsname::uname()
-        .ok()
-        .and_then(|names| names.nodename().to_str().map(str::to_owned))
-        .unwrap_or_else(|| "unknown".into())
-}
-
-/// Equal on ranks that may share memory: of one user, whatever its number in a container, one boot of one kernel and one network
-/// namespace, in which the abstract sockets live through which memory is handed over; or of one text that the user gave instead.
-fn host_key() -> [u8; 16] {
-    let environment = Environment::of_process();
-    let mut named = ["CONSORT_HOSTID", "NCCL_HOSTID"].iter().filter_map(|name| environment.text(name));
-    if let Some((text, _)) = named.find(|(text, _)| !text.is_empty()) {
-        return bootstrap::host_id(&text);
-    }
-    let network = std::fs::metadata("/proc/self/ns/net").map_or((0, 0), |meta| (meta.dev(), meta.ino()));
-    let user = user_of_the_host();
-    // A kernel that does not say when it was started has its host's name at least.
-    let boot = boot_id();
-    let name = if boot == [0; 16] { host_name() } else { String::new() };
-    bootstrap::host_id(&format!("{boot:?} {network:?} {name} {user}"))
-}
-
-/// The number that this process's user has outside of all namespaces of users that it is in, as far as the innermost says.
-fn user_of_the_host() -> u32 {
-    let own = nix::unistd::geteuid().as_raw();
-    outer_user(own, &std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default())
-}
-
-/// The number outside of a namespace of the user `own` in it, by the lines of its map: first number inside, first outside, how many.
-fn outer_user(own: u32, map: &str) -> u32 {
-    let outer = |line: &str| {
-        let mut numbers = line.split_whitespace().map(str::parse::<u32>);
-        let (inside, outside, count) = (numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?);
-        let nth = own.checked_sub(inside).filter(|nth| *nth < count)?;
-        outside.checked_add(nth)
-    };
-    map.lines().find_map(outer).unwrap_or(own)
-}
-
-/// The kernel's boot id: equal on ranks of one machine, in whatever containers.
-fn boot_id() -> [u8; 16] {
-    let mut id = [0; 16];
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let digits: Vec<u8> =
-        text.bytes().filter_map(|byte| (byte as char).to_digit(16).map(|digit| digit as u8)).collect();
-    for (byte, pair) in id.iter_mut().zip(digits.chunks_exact(2)) {
-        *byte = pair[0] << 4 | pair[1];
-    }
-    id
-}
-
 /// Cores of this host, whatever this process may use of them: other ranks use the rest.
 fn cores() -> u32 {
     let online = nix::unistd::sysconf(nix::unistd::SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
     online.and_then(|cores| u32::try_from(cores).ok()).unwrap_or(1).max(1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::outer_user;
-
-    #[test]
-    fn a_user_in_a_container_is_the_one_outside() {
-        let rootless = "         0       1000          1\n         1     100000      65536\n";
-        assert_eq!(outer_user(0, rootless), 1000);
-        assert_eq!(outer_user(5, rootless), 100_004);
-        assert_eq!(outer_user(70_000, rootless), 70_000, "it has none");
-        assert_eq!(outer_user(7, "         0          0 4294967295\n"), 7);
-        assert_eq!(outer_user(7, ""), 7);
-        assert_eq!(outer_user(7, "a b c\n7\n"), 7);
-    }
 }

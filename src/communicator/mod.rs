@@ -29,7 +29,7 @@ mod vectors;
 mod work;
 
 #[doc(hidden)]
-pub use join::host_name;
+pub use consort_control::bootstrap::host_name;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -16,6 +16,7 @@
 
 mod distance;
 mod door;
+mod host;
 mod interfaces;
 mod join;
 mod joiner;
@@ -30,6 +31,8 @@ mod tests;
 
 pub use crate::proof::{host_id, name, random, veil};
 pub use distance::RoundTrip;
+pub(crate) use host::sockets;
+pub use host::{boot_id, host_key, host_name};
 pub(crate) use interfaces::common_bits;
 pub use interfaces::{asked as asked_interfaces, further as further_interfaces, wire_mbits};
 #[cfg(any(test, feature = "testing"))]

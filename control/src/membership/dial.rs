@@ -147,8 +147,8 @@ impl Call {
             Some(Ok(stream)) => return Ok(stream),
             Some(Err(error)) if self.is_near => {
                 let text = format!(
-                    "its control socket on this host: {error}; unless it ended, it is in another network namespace or of another \
-                     user, and needs another CONSORT_HOSTID"
+                    "its control socket on this host: {error}; unless it ended, it is in a container of another user, and needs \
+                     another CONSORT_HOSTID"
                 );
                 return Err(io::Error::new(error.kind(), text));
             }

@@ -29,7 +29,7 @@ use super::member::{Link, Member};
 use super::patience::Patience;
 use super::registry::Registry;
 use super::{accept, lock, thread};
-use crate::bootstrap::asked_interfaces;
+use crate::bootstrap::{asked_interfaces, sockets};
 use crate::proof::hex;
 pub use crate::proof::random;
 use consort_types::Rank;
@@ -202,6 +202,17 @@ impl Drop for Process {
     }
 }
 
+/// What the names of control sockets begin with that this process can call.
+fn socket_namespace() -> String {
+    format!("consort-{}-", hex(&sockets()))
+}
+
+/// Whether two control sockets are in one namespace, by their names: a process with one of them can call the other.
+pub(super) fn see_each_other(one: &[u8], other: &[u8]) -> bool {
+    let namespace = |name: &[u8]| name.iter().rposition(|byte| *byte == b'-').map(|end| name[..end].to_vec());
+    namespace(one).is_some_and(|one| Some(one) == namespace(other))
+}
+
 /// Listens for control connections at all addresses.
 fn control_listener(ports: Option<PortRange>) -> Result<TcpListener> {
     let at = |ip: IpAddr| {
@@ -220,7 +231,8 @@ fn control_listener(ports: Option<PortRange>) -> Result<TcpListener> {
 impl Shared {
     pub(super) fn new(ports: Option<PortRange>) -> Result<Arc<Self>> {
         let nonce = random::<16>()?;
-        let unix_name = format!("consort-{}", hex(&random::<16>()?)).into_bytes();
+        // Says which processes can call it: those that see the same sockets.
+        let unix_name = format!("{}{}", socket_namespace(), hex(&random::<16>()?)).into_bytes();
         let address = std::os::unix::net::SocketAddr::from_abstract_name(&unix_name)
             .map_err(|error| Error::system("naming the control socket", error))?;
         let unix = UnixListener::bind_addr(&address)
@@ -503,6 +515,15 @@ impl Shared {
 mod tests {
     use super::*;
     use consort_settings::environment::Environment;
+
+    #[test]
+    fn sockets_of_one_namespace_have_names_that_begin_alike() {
+        let names = [0, 1].map(|_| Shared::new(None).expect("a process").unix_name.clone());
+        assert!(names[0] != names[1] && see_each_other(&names[0], &names[1]));
+        let elsewhere = format!("consort-{}-{}", hex(&[7; 16]), hex(&[8; 16]));
+        assert!(!see_each_other(&names[0], elsewhere.as_bytes()));
+        assert!(!see_each_other(b"", b"") && !see_each_other(b"", &names[0]), "there is none");
+    }
 
     #[test]
     fn control_ports_come_from_the_range_and_a_full_one_is_searched_once() {

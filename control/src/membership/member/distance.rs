@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use super::{Link, Member};
 use crate::bootstrap::asked_interfaces;
+use crate::membership::process::see_each_other;
 use consort_types::Rank;
 
 /// Where two ranks are relative to each other, as proved by the control link between them; in a sparse job, as they say.
@@ -35,7 +36,7 @@ impl Member {
     /// Whether both say that they are on one host where control sockets lead from one to the other.
     pub(in crate::membership) fn is_of_this_host(&self, rank: Rank) -> bool {
         let (here, there) = (&self.table[self.rank as usize], &self.table[rank as usize]);
-        here.host_key == there.host_key && !here.unix.is_empty() && !there.unix.is_empty()
+        here.host_key == there.host_key && see_each_other(&here.unix, &there.unix)
     }
 
     /// Where `rank` is, seen from here.
