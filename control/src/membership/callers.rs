@@ -23,7 +23,7 @@ use consort_types::Rank;
 /// Threads that call at the same time, at most.
 const CALLERS_MAX: usize = 8;
 /// How long one attempt may take.
-const ATTEMPT: Duration = Duration::from_secs(1);
+const ATTEMPT: Duration = Duration::from_secs(3);
 /// The stack of such a thread, in bytes.
 const STACK_BYTES: usize = 256 << 10;
 

@@ -145,6 +145,8 @@ impl Call {
         };
         match self.unix.as_ref().map(by_unix) {
             Some(Ok(stream)) => return Ok(stream),
+            // Its queue is full: the network would be another distance.
+            Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
             Some(Err(error)) if self.is_near => {
                 let text = format!(
                     "its control socket on this host: {error}; unless it ended, it is in a container of another user, and needs \

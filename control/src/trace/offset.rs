@@ -70,10 +70,11 @@ pub fn read(member: &Member, patience: Duration) -> Option<Reading> {
     if member.distance(0) == Distance::Process {
         return None;
     }
-    while samples.len() < QUESTIONS && Instant::now() < until && !member.is_lost(0) {
+    let is_gone = || member.is_lost(0) || member.refusal(0).is_some();
+    while samples.len() < QUESTIONS && Instant::now() < until && !is_gone() {
         let (token, asked) = (member.next_token(), member.clock.monotonic_ns());
         member.send(0, NO_COMMUNICATOR, Message::Query { token });
-        while !member.has_answered(0, token) && Instant::now() < until && !member.is_lost(0) {
+        while !member.has_answered(0, token) && Instant::now() < until && !is_gone() {
             std::thread::sleep(PAUSE);
         }
         // Another question that was answered since says nothing about this one's round trip.

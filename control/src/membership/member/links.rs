@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! missing ──something is said──► called: words wait ──proved──► linked
-//!    │                              ▲    │  └── no answer in time, or refused: the rank is lost
+//!    │                              ▲    │  └── no answer in time, or refused: it is lost to those who need it
 //!    │                              │    └── its own call comes, and it is the higher rank ─┐
 //!    └── its call comes ──► answered ◄──────────────────────────────────────────────────────┘
 //!                              └── proved ──► linked
