@@ -28,7 +28,8 @@ const WORDS_MAX: usize = 1024 + 16;
 const AHEAD_MAX: u64 = 1 << 16;
 /// Rounds of one rank for which is known what it said last, at most.
 const NUMBERS_KEPT: usize = 8;
-/// How long words that differ are given to be taken back: who heard of a death later starts again with others.
+/// How long words that differ are given to be taken back: who heard of a death later starts again with others. And how long
+/// words that are passed on may come after their rank has left.
 pub const GRACE: Duration = Duration::from_secs(1);
 
 /// What was said.
@@ -107,6 +108,8 @@ pub struct Agreement {
     shared: usize,
     until: Instant,
     differ_since: Option<Instant>,
+    /// Since when one that has said nothing is known to have left.
+    left_since: Option<Instant>,
     /// The others are to find the difference in these words too.
     stands: bool,
 }
@@ -142,7 +145,16 @@ impl Agreement {
             rounds.forget(current);
             current + 1
         };
-        let agreement = Agreement { round, among, words, shared, until, differ_since: None, stands: false };
+        let agreement = Agreement {
+            round,
+            among,
+            words,
+            shared,
+            until,
+            differ_since: None,
+            left_since: None,
+            stands: false,
+        };
         agreement.say(group, agreement.words.clone());
         agreement
     }
@@ -204,7 +216,13 @@ impl Agreement {
         let mut silent = self.among.clone();
         silent.retain(|rank| !said.iter().any(|(other, _)| other == rank));
         if let Some(rank) = silent.iter().find(|rank| state.left.contains_key(rank)) {
-            return Some(Err(Disagreement::Left(*rank)));
+            // Its words come through others, and that it has left by itself.
+            let since = *self.left_since.get_or_insert(now);
+            if !group.is_passed_on() || now >= since + GRACE {
+                return Some(Err(Disagreement::Left(*rank)));
+            }
+        } else {
+            self.left_since = None;
         }
         let refused = silent.iter().find_map(|rank| Some((*rank, group.refusal(*rank)?)));
         if let Some((rank, why)) = refused {

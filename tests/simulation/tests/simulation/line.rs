@@ -22,7 +22,8 @@ impl Call {
         Call { line, sent: 0 }
     }
 
-    pub(super) fn poll(&mut self, hello: &[u8]) -> Poll<io::Result<Stream>> {
+    /// Goes on; ready when the other one has this rank's number, or when it has answered if it `answers`.
+    pub(super) fn poll(&mut self, hello: &[u8], answers: bool) -> Poll<io::Result<Stream>> {
         match self.line.poll() {
             Poll::Ready(Ok(())) => {}
             Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
@@ -36,14 +37,15 @@ impl Call {
                 Err(error) => return Poll::Ready(Err(error)),
             }
         }
-        match stream.read(&mut [0]) {
-            Ok(0) => Poll::Ready(Err(ErrorKind::PermissionDenied.into())),
-            Ok(_) => match std::mem::replace(&mut self.line, Line::Over) {
-                Line::Up(stream) => Poll::Ready(Ok(stream)),
-                _ => Poll::Pending,
-            },
-            Err(error) if error.kind() == ErrorKind::WouldBlock => Poll::Pending,
-            Err(error) => Poll::Ready(Err(error)),
+        match if answers { stream.read(&mut [0]) } else { Ok(1) } {
+            Ok(0) => return Poll::Ready(Err(ErrorKind::PermissionDenied.into())),
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Poll::Pending,
+            Err(error) => return Poll::Ready(Err(error)),
+        }
+        match std::mem::replace(&mut self.line, Line::Over) {
+            Line::Up(stream) => Poll::Ready(Ok(stream)),
+            _ => Poll::Pending,
         }
     }
 }

@@ -331,7 +331,7 @@ impl Process {
         };
         let hello = self.rank.to_le_bytes();
         for (peer, mut call) in std::mem::take(&mut self.calls) {
-            match call.poll(&hello) {
+            match call.poll(&hello, member.is_sparse()) {
                 Poll::Ready(Ok(stream)) => {
                     let link = RemoteLink::simulated(&member, peer, stream);
                     if member.is_sparse() {
@@ -434,7 +434,7 @@ impl Process {
                 if !member.is_to_answer(peer) {
                     continue;
                 }
-                if !stream.write(&[ANSWER]).is_ok_and(|sent| sent == 1) {
+                if member.is_sparse() && !stream.write(&[ANSWER]).is_ok_and(|sent| sent == 1) {
                     member.give_up_answering(peer);
                     continue;
                 }

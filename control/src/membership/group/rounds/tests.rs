@@ -20,10 +20,21 @@ struct Job {
 
 impl Job {
     fn new(size: u32) -> Self {
-        let table = vec![bootstrap::Member::unknown(); size as usize];
+        Self::of(vec![bootstrap::Member::unknown(); size as usize], FULL_MAX)
+    }
+
+    /// Whose ranks hear some others through their neighbours only.
+    fn sparse(size: u32) -> Self {
+        let process = |rank: u32| [rank as u8; 16];
+        let member = |rank| bootstrap::Member { process: process(rank), ..bootstrap::Member::unknown() };
+        Self::of((0..size).map(member).collect(), 1)
+    }
+
+    fn of(table: Vec<bootstrap::Member>, full: u32) -> Self {
+        let size = table.len() as u32;
         let member = |rank| {
             let (clock, registry) = (Clock::default(), Arc::default());
-            Member::within(Weak::new(), clock, registry, [5; 16], [6; 32], rank, table.clone(), FULL_MAX)
+            Member::within(Weak::new(), clock, registry, [5; 16], [6; 32], rank, table.clone(), full)
         };
         let members: Vec<Arc<Member>> = (0..size).map(member).collect();
         for member in &members {
@@ -226,4 +237,46 @@ fn whoever_stays_comes_together() {
             }
         }
     }
+}
+
+#[test]
+fn words_are_passed_on_and_may_come_after_their_rank_has_left() {
+    // Rank 0 is no neighbour of rank 3.
+    let mut job = Job::sparse(6);
+    assert_eq!(job.groups[0].neighbours(), [1, 2, 4, 5]);
+    let all = [0, 1, 2, 3, 4, 5];
+    let mut others: Vec<Agreement> = [0, 1, 2, 4, 5].map(|rank| job.begin(rank, &all, &[9])).into();
+    assert_eq!(job.poll(0, &mut others[0]), None);
+    // What rank 3 says comes through the others.
+    let mut late = job.begin(3, &all, &[9]);
+    let words: [&[u64]; 6] = [&[9]; 6];
+    assert_eq!(job.poll(0, &mut others[0]), agreed(1, &words));
+    assert_eq!(job.poll(3, &mut late), agreed(1, &words));
+    for agreement in others.drain(1..).rev() {
+        agreement.give_up(&job.groups[1]);
+    }
+    // That it has left comes before its words.
+    let mut first = job.begin(0, &[0, 3], &[9]);
+    let leave = || Message::Leave { snapshot: crate::recorder::Snapshot::default() };
+    job.groups[0].receive(3, leave());
+    assert_eq!(job.poll(0, &mut first), None);
+    job.now += GRACE / 2;
+    assert_eq!(job.poll(0, &mut first), None);
+    job.groups[0].receive(1, Message::Passed { of: 3, number: 2, round: 2, words: vec![9] });
+    assert_eq!(job.poll(0, &mut first), agreed(2, &[&[9], &[9]]));
+    // It never said any.
+    let mut again = job.begin(0, &[0, 3], &[9]);
+    assert_eq!(job.poll(0, &mut again), None);
+    job.now += GRACE;
+    assert_eq!(job.poll(0, &mut again), Some(Err(Disagreement::Left(3))));
+}
+
+#[test]
+fn of_what_a_rank_said_in_a_round_the_last_counts_however_it_came() {
+    let mut rounds = Rounds::default();
+    assert!(rounds.hear_passed(1, 2, 5, &[]), "it took back what has not come");
+    assert!(!rounds.hear_passed(1, 1, 5, &[7]) && rounds.words(1, 5).is_none());
+    assert!(rounds.hear_passed(1, 4, 6, &[8]) && rounds.hear_passed(1, 3, 5, &[9]));
+    assert!(!rounds.hear_passed(1, 4, 6, &[8]), "it came another way before");
+    assert_eq!((rounds.words(1, 5), rounds.words(1, 6)), (Some(&vec![9]), Some(&vec![8])));
 }
