@@ -572,7 +572,11 @@ impl Group {
         let open = self.member.all_open();
         let is_open = |rank: &Rank| open.binary_search(&self.members[*rank as usize]).is_ok();
         let hears = |rank: &Rank| !self.member.is_sparse() || is_open(rank);
+        let last_said = self.state().rounds.last_said();
         for rank in (0..self.size()).filter(|rank| *rank != self.rank).filter(hears) {
+            if let Some(words) = &last_said {
+                self.send(rank, words.clone());
+            }
             let concerns =
                 |entry: &&AgedEntry| !entry.descriptor.kind.is_message() || entry.descriptor.root == rank;
             let last = whole.recent.iter().rev().filter(concerns).take(LAST_WORDS);

@@ -42,6 +42,8 @@ pub(super) struct Rounds {
     numbers: BTreeMap<Rank, BTreeMap<u64, u64>>,
     /// How often this rank has said something.
     said: u64,
+    /// What it said last, of what is passed on.
+    last: Option<Message>,
 }
 
 impl Rounds {
@@ -79,6 +81,11 @@ impl Rounds {
     fn next_number(&mut self) -> u64 {
         self.said += 1;
         self.said
+    }
+
+    /// What this rank said last, for ranks that hear that it leaves: they may not have it from others yet.
+    pub(super) fn last_said(&self) -> Option<Message> {
+        self.last.clone()
     }
 
     fn words(&self, rank: Rank, round: u64) -> Option<&Vec<u64>> {
@@ -165,21 +172,21 @@ impl Agreement {
 
     /// Also to those that are left out: one that thinks otherwise finds the difference.
     fn say(&self, group: &Group, words: Vec<u64>) {
-        let number = {
+        let message = {
             let rounds = &mut group.state().rounds;
             rounds.current = rounds.current.max(self.round);
             let number = rounds.next_number();
             rounds.hear_passed(group.rank, number, self.round, &words);
-            number
+            if group.is_passed_on() {
+                let message = Message::Passed { of: group.rank, number, round: self.round, words };
+                rounds.last = Some(message.clone());
+                message
+            } else {
+                Message::Gather { round: self.round, words }
+            }
         };
-        let (of, round, is_passed_on) = (group.rank, self.round, group.is_passed_on());
         for rank in group.neighbours() {
-            let words = words.clone();
-            let message = match is_passed_on {
-                true => Message::Passed { of, number, round, words },
-                false => Message::Gather { round, words },
-            };
-            group.send(rank, message);
+            group.send(rank, message.clone());
         }
     }
 
