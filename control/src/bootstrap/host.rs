@@ -1,6 +1,6 @@
 //! What distinguishes the hosts of a job.
 //!
-//! Invariant: two ranks with the same [`sockets`] can call each other's abstract sockets, and what they say of themselves by
+//! Invariant: two ranks with the same `sockets` can call each other's abstract sockets, and what they say of themselves by
 //! [`host_key`] is the program's word where it gives one.
 
 use std::os::unix::fs::MetadataExt;
@@ -16,7 +16,7 @@ pub fn host_name() -> String {
         .unwrap_or_else(|| "unknown".into())
 }
 
-/// Equal on ranks that may share memory, as [`sockets`]; or of one text that the user gave instead.
+/// Equal on ranks that may share memory, as `sockets` says; or of one text that the user gave instead.
 pub fn host_key() -> [u8; 16] {
     let environment = Environment::of_process();
     let mut named = ["CONSORT_HOSTID", "NCCL_HOSTID"].iter().filter_map(|name| environment.text(name));
