@@ -470,6 +470,17 @@ fn a_ring_that_waits_for_itself() {
     check(&ring(true).report(), Guilty::Link { from: 1, to: 2 }, &parts);
     let parts = ["ranks 0-3 wait for each other since 12.0 s", "too slowly for this deadline"];
     check(&ring(false).report(), Guilty::Nobody, &parts);
+    // Rank 1 has begun to send something that it has not counted.
+    let mut untaken = ring(false);
+    let stuck = untaken.at(1).open.as_mut().and_then(|open| open.stuck.as_mut()).expect("it waits");
+    (stuck.want, stuck.peer) = (Want::Room, 2);
+    let parts = ["what rank 1 sent does not reach rank 2", "waits for room at rank 2, where no slot is full"];
+    check(&untaken.report(), Guilty::Link { from: 1, to: 2 }, &parts);
+    // With a full slot it waits for rank 2 to empty it.
+    let mut full = ring(false).traffic(1, 2, [17, 0, 0, 16]).traffic(2, 1, [0, 17, 16, 0]);
+    let stuck = full.at(1).open.as_mut().and_then(|open| open.stuck.as_mut()).expect("it waits");
+    (stuck.want, stuck.peer) = (Want::Room, 2);
+    check(&full.report(), Guilty::Nobody, &["too slowly for this deadline"]);
     // Rank 1 is through: what it sent is not at rank 2.
     let mut world = World::new(4).ring([0, 2, 3]);
     (world.at(1).entered, world.at(1).finished) = (42, 42);

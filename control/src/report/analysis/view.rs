@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::time::Duration;
 
-use crate::report::evidence::{Evidence, Open, Position, ProcessId, Reach, Stuck, Traffic, Witness};
+use crate::report::evidence::{Evidence, Open, Position, ProcessId, Reach, Stuck, Traffic, Want, Witness};
 use consort_types::Rank;
 use consort_types::call::Descriptor;
 use consort_types::call::Kind;
@@ -220,6 +220,18 @@ impl<'a> View<'a> {
                 return Some(format!("rank {from} gave back {gave} slots and rank {to} has seen {saw}"));
             }
         }
-        None
+        self.untaken(sender, to)
+    }
+
+    /// That the wire takes no more of what a rank sends: it waits for room at `to`, and every slot there was given back.
+    fn untaken(&self, sender: &Position, to: Rank) -> Option<String> {
+        let stuck = sender.open.as_ref()?.stuck.as_ref()?;
+        let waits = stuck.want == Want::Room && stuck.peer == to && stuck.age >= LOST_AFTER;
+        let mut slots = sender.traffic.iter().filter(|traffic| traffic.peer == to).peekable();
+        let is_untaken = waits && slots.peek().is_some() && slots.all(|slots| slots.filled <= slots.credited);
+        is_untaken.then(|| {
+            let from = sender.rank;
+            format!("rank {from} waits for room at rank {to}, where no slot is full: the way takes no more of what it sends")
+        })
     }
 }
