@@ -275,16 +275,15 @@ impl Group {
             if overrules { News::First } else { news }
         };
         self.ring();
-        match news {
-            News::First => {
-                let Failure { error, origin, .. } = &failure;
-                consort_settings::notice::warn_of(
-                    Some(self.rank),
-                    &format!("communicator failed at rank {origin}: {error}"),
-                );
-            }
-            News::More if self.is_passed_on() => {}
-            News::More | News::None => return,
+        if !news.is_to_be_said(self.is_passed_on()) {
+            return;
+        }
+        if news == News::First {
+            let Failure { error, origin, .. } = &failure;
+            consort_settings::notice::warn_of(
+                Some(self.rank),
+                &format!("communicator failed at rank {origin}: {error}"),
+            );
         }
         // Who only passes it on repeats the report where that is little, or some rank may not hear its origin.
         let most = if self.is_passed_on() { PASSED_SIZE_MAX } else { REPEATED_SIZE_MAX };

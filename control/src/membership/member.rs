@@ -118,7 +118,7 @@ impl Member {
     }
 
     /// As [`Member::new`], in a process that may be a simulated one; of more than `full` ranks not all are linked to all.
-    #[allow(clippy::too_many_arguments)]
+    #[expect(clippy::too_many_arguments, reason = "what a process says of itself, and the job of its rank")]
     pub fn within(
         shared: Weak<Shared>,
         clock: Clock,

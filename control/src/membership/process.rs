@@ -209,7 +209,9 @@ fn socket_namespace() -> String {
 
 /// Whether two control sockets are in one namespace, by their names: a process with one of them can call the other.
 pub(super) fn see_each_other(one: &[u8], other: &[u8]) -> bool {
-    let namespace = |name: &[u8]| name.iter().rposition(|byte| *byte == b'-').map(|end| name[..end].to_vec());
+    fn namespace(name: &[u8]) -> Option<&[u8]> {
+        name.iter().rposition(|byte| *byte == b'-').map(|end| &name[..end])
+    }
     namespace(one).is_some_and(|one| Some(one) == namespace(other))
 }
 

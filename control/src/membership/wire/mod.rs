@@ -24,7 +24,8 @@ pub const FRAME_BYTES_MAX: usize = 1 << 20;
 pub enum Message {
     /// Where the sender's half of the data connection on `channel` is.
     Address { channel: u16, address: Address },
-    /// The communicator failed. Every rank says so once, whether it found out or heard of it.
+    /// The communicator failed. Every rank says so once, whether it found out or heard of it; where ranks hear each other through
+    /// others, whenever that changes what it knows.
     Poison { failure: Failure },
     /// What are you doing?
     Query { token: u64 },
