@@ -27,6 +27,7 @@ pub(crate) mod kind {
     pub(crate) const TABLE: u8 = 6;
     pub(crate) const FAILURE: u8 = 7;
     pub(crate) const MESSAGE: u8 = 8;
+    pub(crate) const REFERRAL: u8 = 9;
 }
 
 /// The bytes of a frame with this payload, which may be given in pieces.

@@ -9,10 +9,11 @@ use super::{Communicator, Core, exchanged};
 use crate::Rank;
 use crate::planner::Planner;
 use consort_algorithms::hardware::BusId;
-use consort_control::bootstrap::{self, Hello, Launch, Table, UniqueId};
+use consort_control::bootstrap::{self, Hello, Joined, Launch, Spread, Table, Tree, UniqueId};
 use consort_control::membership::dial;
 use consort_control::membership::group::Group;
 use consort_control::membership::member::{Link, Member};
+use consort_control::membership::offers::{self, Offering};
 use consort_control::membership::patience::Patience;
 use consort_control::membership::process::{Process, Shared, random};
 use consort_control::trace;
@@ -127,10 +128,16 @@ impl Communicator {
             let value = format!("{} with the mark {}", others.len() + 1, id.mark(others));
             agreed.push(("unique ids".into(), value));
         }
-        let hello = Hello { rank, size, settings: agreed, member };
-        let table = bootstrap::join_unless(id, hello, settings.join_timeout, cancelled)?;
+        let hello = Hello { rank, size, settings: agreed, member: member.clone() };
+        let joined = bootstrap::join_unless(id, hello, settings.join_timeout, cancelled)?;
         let patience = Patience::until(deadline, cancelled);
-        let member = link_up(&process, rank, table, patience, settings.join_timeout)?;
+        let (table, body) = match joined {
+            Joined::Whole(table, body) => (table, body),
+            Joined::Elsewhere(reference) => {
+                offers::take(&process.shared, rank, &member, &reference, patience)?
+            }
+        };
+        let member = link_up(&process, rank, table, body, patience, settings.join_timeout)?;
         pinned.keep();
         if settings.pinning != Pinning::None {
             pin_is_doubtful(&member, local, size);
@@ -215,6 +222,7 @@ impl Communicator {
         }
         let (job, key) = (random::<16>()?, random::<32>()?);
         let table: Vec<bootstrap::Member> = (0..size).map(member).collect();
+        let table: Arc<[bootstrap::Member]> = table.into();
         let members: Vec<Arc<Member>> =
             (0..size).map(|rank| Member::new(&process.shared, job, key, rank, table.clone())).collect();
         for member in &members {
@@ -278,16 +286,20 @@ fn pin_is_doubtful(member: &Member, local: Local, size: u32) {
     }
 }
 
-/// Makes the control links of a rank that has just learned who the others are.
+/// Makes the control links of a rank that has just learned who the others are, and hands on to others who they are.
 fn link_up(
     process: &Process,
     rank: Rank,
     table: Table,
+    body: Arc<[u8]>,
     patience: Patience<'_>,
     timeout: Duration,
 ) -> Result<Arc<Member>> {
     let shared = &process.shared;
-    let member = Member::new(shared, table.job, table.key, rank, table.members);
+    let takers = Tree::of(&table.members, Spread::default()).takers(rank);
+    let offering = (!takers.is_empty()).then(|| Offering::new(shared, &table, rank, body, takers));
+    let (job, key) = (table.job, table.key);
+    let member = Member::new(shared, job, key, rank, shared.one_table(table));
     let size = member.table.len() as u32;
     if size == 1 {
         return Ok(member);
@@ -309,6 +321,9 @@ fn link_up(
             }),
         })
         .inspect_err(|error| member.give_up_joining(error))?;
+    if let Some(offering) = offering {
+        offering.wait(patience);
+    }
     Ok(member)
 }
 

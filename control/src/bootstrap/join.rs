@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 use consort_memory::sync::{AtomicBool, Ordering};
 
 use super::UniqueId;
-use super::joiner::Joiner;
+use super::joiner::{Joined, Joiner};
 use super::stream::{Dial, connect, connected, is_ready, patience};
-use super::wire::{Hello, Table};
+use super::wire::Hello;
+#[cfg(any(test, feature = "testing"))]
+use super::wire::Table;
 use consort_types::Rank;
 use consort_types::error::{Error, Result};
 
@@ -28,13 +30,14 @@ pub fn cancelled_join(rank: Rank) -> Error {
 /// How long a join goes on after it was cancelled.
 const CANCEL_LATENCY: Duration = Duration::from_millis(20);
 
-/// As [`join_unless`], whatever happens.
+/// As [`join_unless`] of a job whose root gives the table to each, whatever happens.
 #[cfg(any(test, feature = "testing"))]
 pub fn join(id: &UniqueId, hello: Hello, timeout: Duration) -> Result<Table> {
-    join_unless(id, hello, timeout, None)
+    join_unless(id, hello, timeout, None)?.whole()
 }
 
-/// Joins the job of `id` and returns when all ranks have, or with the error that all of them get.
+/// Joins the job of `id` and returns when all ranks have, with the table of ranks or with those that hand it on, or with the error that
+/// all of them get.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if the hello cannot be right; [`Error::Settings`], [`Error::MissingRanks`],
@@ -45,7 +48,7 @@ pub fn join_unless(
     hello: Hello,
     timeout: Duration,
     cancelled: Option<&AtomicBool>,
-) -> Result<Table> {
+) -> Result<Joined> {
     let (alone, rank) = (hello.size == 1, hello.rank);
     let mut joiner = Joiner::new(id, hello, timeout, Instant::now())?;
     if alone {

@@ -11,13 +11,15 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::UniqueId;
 use super::distance::RoundTrip;
+use super::relay::{Reference, Referral};
 use super::stream::Dial;
-use super::wire::{self, FAILURE_MAX, Hello, SIZE_MAX, Table, table_max};
+use super::wire::{self, FAILURE_MAX, Hello, REFERRAL_MAX, SIZE_MAX, Table, table_max};
 use crate::codec::{Malformed, Wire};
 use crate::frames::{Frames, Progress, frame, kind};
 use crate::handshake::{Caller, Unproved};
@@ -74,6 +76,26 @@ impl From<std::io::Error> for Failed {
             ErrorKind::ConnectionRefused => Failed::Refused,
             ErrorKind::TimedOut | ErrorKind::WouldBlock => Failed::unclear("no answer"),
             _ => Failed::Unclear(error.to_string()),
+        }
+    }
+}
+
+/// What a rank has when all have come.
+#[derive(Debug)]
+pub enum Joined {
+    /// The table, and its bytes.
+    Whole(Table, Arc<[u8]>),
+    /// Those that hand it on.
+    Elsewhere(Reference),
+}
+
+#[cfg(any(test, feature = "testing"))]
+impl Joined {
+    /// The table of a rank that was given it.
+    pub(super) fn whole(self) -> Result<Table> {
+        match self {
+            Joined::Whole(table, _) => Ok(table),
+            Joined::Elsewhere(_) => Err(Error::internal("the root gave no table")),
         }
     }
 }
@@ -183,8 +205,8 @@ impl<S: Read + Write> Joiner<S> {
         }
     }
 
-    /// Goes as far as it gets now. Ready once: with the table when all ranks have joined, or the error that all get.
-    pub fn poll<D: Dial<Stream = S>>(&mut self, dial: &mut D, now: Instant) -> Poll<Result<Table>> {
+    /// Goes as far as it gets now. Ready once: with the table, or where that is, when all ranks have joined, or the error that all get.
+    pub fn poll<D: Dial<Stream = S>>(&mut self, dial: &mut D, now: Instant) -> Poll<Result<Joined>> {
         loop {
             match std::mem::replace(&mut self.state, State::Over) {
                 State::Over => {
@@ -230,7 +252,7 @@ impl<S: Read + Write> Joiner<S> {
     }
 
     /// The table of a job of one rank, which needs no root.
-    fn alone(&self) -> Result<Table> {
+    fn alone(&self) -> Result<Joined> {
         let mut member = self.hello.member.clone();
         for address in &mut member.tcp {
             match address.ip() {
@@ -239,14 +261,14 @@ impl<S: Read + Write> Joiner<S> {
                 _ => {}
             }
         }
-        Ok(self.table(&random()?, vec![member]))
+        let (job, key) = self.named(&random()?);
+        Ok(Joined::Whole(Table { job, key, members: vec![member] }, Arc::from([])))
     }
 
-    /// The table with name and key of this gathering.
-    fn table(&self, nonce: &[u8; 32], members: Vec<wire::Member>) -> Table {
+    /// Name and key of the gathering with this nonce.
+    fn named(&self, nonce: &[u8; 32]) -> ([u8; 16], [u8; 32]) {
         let job = prove(&self.secret.0, "gathering", &[nonce]);
-        let job = std::array::from_fn(|byte| job[byte]);
-        Table { job, key: prove(&self.secret.0, "session key", &[nonce]), members }
+        (std::array::from_fn(|byte| job[byte]), prove(&self.secret.0, "session key", &[nonce]))
     }
 
     fn failed(&mut self, address: SocketAddr, failed: Failed) {
@@ -314,7 +336,7 @@ impl<S: Read + Write> Joiner<S> {
         attempt: &mut Attempt<S>,
         dial: &mut D,
         now: Instant,
-    ) -> Poll<Result<Result<Table>, Failed>> {
+    ) -> Poll<Result<Result<Joined>, Failed>> {
         loop {
             let Attempt { stream, frames, .. } = attempt;
             match &mut attempt.stage {
@@ -367,10 +389,11 @@ impl<S: Read + Write> Joiner<S> {
     }
 
     /// Both sides have proved themselves: hello, then the verdict.
-    fn verdict(&self, attempt: &mut Attempt<S>, key: &[u8; 32], now: Instant) -> Poll<Result<Table>> {
+    fn verdict(&self, attempt: &mut Attempt<S>, key: &[u8; 32], now: Instant) -> Poll<Result<Joined>> {
         let Attempt { address, stream, frames, until, .. } = attempt;
         let bound = |k| match k {
             kind::TABLE => Some(table_max(self.hello.size)),
+            kind::REFERRAL => Some(REFERRAL_MAX),
             kind::FAILURE => Some(FAILURE_MAX),
             _ => None,
         };
@@ -402,16 +425,22 @@ impl<S: Read + Write> Joiner<S> {
     }
 
     /// What the root's answer says, if it is the root's.
-    fn open(&self, answer: u8, payload: &[u8], key: &[u8; 32]) -> Result<Result<Table>, Malformed> {
+    fn open(&self, answer: u8, payload: &[u8], key: &[u8; 32]) -> Result<Result<Joined>, Malformed> {
         let (code, body) = payload.split_first_chunk::<32>().ok_or(Malformed("it ends too early"))?;
-        let label = if answer == kind::TABLE { "table" } else { "failure" };
-        if !proves(key, label, &[&digest(body)], code) {
+        if !proves(key, wire::label(answer), &[&digest(body)], code) {
             return Err(Malformed("its answer was changed on the way"));
         }
         if answer == kind::FAILURE {
             return Error::whole(body).map(Err);
         }
-        let (nonce, members) = wire::decode_table(body, self.hello.size)?;
-        Ok(Ok(self.table(&nonce, members)))
+        let size = self.hello.size;
+        if answer == kind::REFERRAL {
+            let Referral { nonce, digest, sources } = Referral::decode(body, size)?;
+            let (job, key) = self.named(&nonce);
+            return Ok(Ok(Joined::Elsewhere(Reference { job, key, sources, size, digest })));
+        }
+        let (nonce, members) = wire::decode_table(body, size)?;
+        let (job, key) = self.named(&nonce);
+        Ok(Ok(Joined::Whole(Table { job, key, members }, body.into())))
     }
 }

@@ -3,7 +3,8 @@
 //! ```text
 //! launch   what the launcher said: rank, size ──► rendezvous: the id travels by a 0700 Unix socket or is configured
 //! UniqueId addresses + secret + job number; the process that made it runs the root
-//! join     connect ► both sides prove the secret ► hello ► (root: all here? all agree?) ► table
+//! join     connect ► both sides prove the secret ► hello ► (root: all here? all agree?) ► table, or of a large job which ranks
+//!          hand it on
 //!          said by `joiner` and `root::gathering`, which know no socket and no clock; carried by `join` and `root::service`
 //! ```
 //!
@@ -21,6 +22,7 @@ mod interfaces;
 mod join;
 mod joiner;
 mod launch;
+mod relay;
 mod root;
 mod stream;
 mod unique_id;
@@ -38,8 +40,10 @@ pub use interfaces::{asked as asked_interfaces, further as further_interfaces, w
 #[cfg(any(test, feature = "testing"))]
 pub use join::join;
 pub use join::{cancelled_join as cancelled, join_unless};
-pub use joiner::{Joiner, VERDICT_GRACE};
+pub use joiner::{Joined, Joiner, VERDICT_GRACE};
 pub use launch::Launch;
+pub(crate) use relay::relay_name;
+pub use relay::{Reference, Spread, Tree};
 pub use root::{Gathering, Limits};
 pub use stream::{Dial, Stream};
 pub(crate) use stream::{connect, connected, is_ready, patience};

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! hello     joiner ► root   code, then body    code: HMAC with the key of this connection alone
-//! table     root ► joiner   code, then body    or failure: code, then the error that all ranks get
+//! table     root ► joiner   code, then body    or failure: code, then the error that all ranks get; or referral: code, then which
+//!                                              ranks hand the table on, and its digest
 //! ```
 //!
 //! Invariants: a decoder never panics, never reserves more than the bytes it was given warrant, and accepts nothing with
@@ -15,8 +16,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::distance::RoundTrip;
+use super::relay::SOURCES_MAX;
 pub(super) use crate::codec::forms::SIZE_MAX;
 use crate::codec::{Malformed, Reader, Taken, Wire, bytes_of, shortened, wire_struct};
+use crate::frames::kind;
 use crate::handshake::JOINING_VERSION;
 use consort_algorithms::hardware::BusId;
 use consort_topology::Place;
@@ -36,6 +39,18 @@ const MEMBER_MAX: usize = 640;
 pub(super) const HELLO_MAX: usize = 128 * 1024;
 /// The longest payload of a failure.
 pub(super) const FAILURE_MAX: usize = 64 * 1024;
+
+/// The longest payload of a referral.
+pub(super) const REFERRAL_MAX: usize = 256 + SOURCES_MAX * (MEMBER_MAX + 8);
+
+/// What the code of the root's answer is about.
+pub(super) fn label(answer: u8) -> &'static str {
+    match answer {
+        kind::TABLE => "table",
+        kind::REFERRAL => "referral",
+        _ => "failure",
+    }
+}
 
 /// The longest description of one host, and of how many hosts a table has descriptions at most.
 pub(super) const HARDWARE_MAX: usize = consort_settings::options::MACHINE_BYTES_MAX;
@@ -162,7 +177,7 @@ impl Member {
     }
 
     /// Whether it keeps within [`MEMBER_MAX`], beside the description of its host.
-    fn fits(&self) -> bool {
+    pub(super) fn fits(&self) -> bool {
         self.hardware.len() <= HARDWARE_MAX
             && self.host.len() <= HOST_MAX
             && self.unix.len() <= UNIX_MAX

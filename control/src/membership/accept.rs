@@ -19,6 +19,7 @@ use super::dial::Subject;
 use super::link::{RemoteLink, Stream};
 use super::lock;
 use super::member::Member;
+use super::offers::{Giving, Offer};
 use super::process::{Shared, Source};
 use crate::frames::Frames;
 use crate::handshake::{self, Callee};
@@ -155,6 +156,9 @@ impl Greeting {
             Poll::Pending => return Ok(()),
             Poll::Ready(claimed) => *claimed?,
         };
+        if let Some(offer) = shared.offers.find(&job, to) {
+            return self.give(shared, key, offer, from);
+        }
         let Some(member) = shared.find_member(&job, to) else { return Ok(()) };
         let belongs = (from as usize) < member.table.len();
         // Who cannot prove it changes nothing.
@@ -178,8 +182,34 @@ impl Greeting {
         from: Rank,
         belongs: bool,
     ) -> Result<(), String> {
-        let Some(stream) = &self.stream else { return Ok(()) };
-        let accepted = self.callee.answer(&mut self.frames, &member.key, belongs).is_some();
+        let Some(stream) = self.accept(shared, key, &member.key, from, belongs)? else { return Ok(()) };
+        RemoteLink::new(shared, member, from, stream)
+            .and_then(
+                |link| if member.is_sparse() { shared.expect(link) } else { shared.adopt(member, link) },
+            )
+            .map_err(|error| format!("it cannot be linked: {error}"))
+    }
+
+    /// Hands the table of ranks on to who proves that it is of the job.
+    fn give(&mut self, shared: &Arc<Shared>, key: u64, offer: Arc<Offer>, from: Rank) -> Result<(), String> {
+        let Some(stream) = self.accept(shared, key, &offer.key, from, from < offer.size)? else {
+            return Ok(());
+        };
+        Giving::begin(shared, offer, stream, from)
+            .map_err(|error| format!("the table of ranks cannot be handed on: {error}"))
+    }
+
+    /// Answers the claim; the stream, watched no longer, where it is proved.
+    fn accept(
+        &mut self,
+        shared: &Shared,
+        key: u64,
+        of_job: &[u8; 32],
+        from: Rank,
+        belongs: bool,
+    ) -> Result<Option<Stream>, String> {
+        let Some(stream) = &self.stream else { return Ok(None) };
+        let accepted = self.callee.answer(&mut self.frames, of_job, belongs).is_some();
         // A fresh connection takes the answer; one that does not is dropped.
         if !self.frames.outgoing.write(&mut &*stream).is_ok_and(|sent| sent) {
             return Err("it does not take the answer".into());
@@ -188,12 +218,7 @@ impl Greeting {
             return Err(format!("it says it is rank {from} and cannot prove it"));
         }
         shared.unwatch(stream.as_fd(), key);
-        let Some(stream) = self.stream.take() else { return Ok(()) };
-        RemoteLink::new(shared, member, from, stream)
-            .and_then(
-                |link| if member.is_sparse() { shared.expect(link) } else { shared.adopt(member, link) },
-            )
-            .map_err(|error| format!("it cannot be linked: {error}"))
+        Ok(self.stream.take())
     }
 
     fn drop_stream(&mut self, shared: &Shared, key: u64, reason: &str) {

@@ -14,10 +14,10 @@ use super::link::{RemoteLink, Stream};
 use super::lock;
 use super::member::{Begun, Member, NO_COMMUNICATOR};
 use super::patience::Patience;
-use super::process::Shared;
+use super::process::{Shared, see_each_other};
 use super::race;
 use super::wire::Message;
-use crate::bootstrap::{is_ready, patience as timeout};
+use crate::bootstrap::{self, is_ready, patience as timeout};
 use crate::codec::wire_struct;
 use crate::frames::Frames;
 use crate::handshake::{Caller, Unproved};
@@ -101,14 +101,36 @@ pub(super) struct Call {
 
 impl Call {
     pub(super) fn new(member: &Member, peer: Rank) -> Self {
-        let there = &member.table[peer as usize];
         let is_of_this_host = member.is_of_this_host(peer);
+        let subject = Subject { job: member.job, from: member.rank, to: peer };
+        let is_near = is_of_this_host && member.is_sparse();
+        Call::to(subject, member.key, &member.table[peer as usize], is_of_this_host, is_near)
+    }
+
+    /// A call of a rank that is `there`, by one that is `here`, before there are links.
+    pub(super) fn before_links(
+        subject: Subject,
+        key: [u8; 32],
+        here: &bootstrap::Member,
+        there: &bootstrap::Member,
+    ) -> Self {
+        let is_of_this_host = here.host_key == there.host_key && see_each_other(&here.unix, &there.unix);
+        Call::to(subject, key, there, is_of_this_host, false)
+    }
+
+    fn to(
+        subject: Subject,
+        key: [u8; 32],
+        there: &bootstrap::Member,
+        is_of_this_host: bool,
+        is_near: bool,
+    ) -> Self {
         Call {
-            subject: Subject { job: member.job, from: member.rank, to: peer },
-            key: member.key,
+            subject,
+            key,
             unix: is_of_this_host.then(|| there.unix.clone()),
             tcp: there.tcp.clone(),
-            is_near: is_of_this_host && member.is_sparse(),
+            is_near,
             strange: Vec::new(),
         }
     }

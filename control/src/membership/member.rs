@@ -51,7 +51,8 @@ pub struct Member {
     pub job: [u8; 16],
     pub rank: Rank,
     pub key: [u8; 32],
-    pub table: Vec<bootstrap::Member>,
+    /// By rank of the job; the same for all ranks of a process.
+    pub table: Arc<[bootstrap::Member]>,
     pub clock: Clock,
     /// Up to how many ranks all are linked to all.
     full: u32,
@@ -111,7 +112,7 @@ impl Member {
         job: [u8; 16],
         key: [u8; 32],
         rank: Rank,
-        table: Vec<bootstrap::Member>,
+        table: impl Into<Arc<[bootstrap::Member]>>,
     ) -> Arc<Self> {
         let (clock, registry) = (Clock::default(), shared.registry.clone());
         Self::within(Arc::downgrade(shared), clock, registry, job, key, rank, table, overlay::FULL_MAX)
@@ -126,9 +127,10 @@ impl Member {
         job: [u8; 16],
         key: [u8; 32],
         rank: Rank,
-        table: Vec<bootstrap::Member>,
+        table: impl Into<Arc<[bootstrap::Member]>>,
         full: u32,
     ) -> Arc<Self> {
+        let table = table.into();
         let own = table[rank as usize].process;
         let is_sparse = table.len() > full as usize && table.iter().any(|other| other.process != own);
         let links = Links::new(rank, table.len());

@@ -22,6 +22,11 @@ impl<'a> Patience<'a> {
         Patience { deadline, cancelled }
     }
 
+    /// The same, but no longer than until `deadline`.
+    pub fn by(self, deadline: Instant) -> Self {
+        Patience { deadline: self.deadline.min(deadline), ..self }
+    }
+
     /// Whether it was called off.
     pub fn is_cancelled(&self) -> bool {
         // Relaxed: says nothing but itself.

@@ -26,10 +26,11 @@ use nix::sys::socket::{Backlog, listen};
 use super::callers::Callers;
 use super::link::RemoteLink;
 use super::member::{Link, Member};
+use super::offers::{Giving, Offers};
 use super::patience::Patience;
 use super::registry::Registry;
 use super::{accept, lock, thread};
-use crate::bootstrap::{asked_interfaces, sockets};
+use crate::bootstrap::{self, asked_interfaces, sockets};
 use crate::proof::hex;
 pub use crate::proof::random;
 use consort_types::Rank;
@@ -108,6 +109,7 @@ pub struct Shared {
     members_changed: Condvar,
     pub(super) unattended: Mutex<Vec<Attended>>,
     pub(super) callers: Mutex<Callers>,
+    pub(super) offers: Offers,
 }
 
 /// What the control thread watches besides the fixed sources.
@@ -116,6 +118,8 @@ pub(super) enum Source {
     /// A stranger who is proving that it belongs to a job.
     Greeting(Arc<Mutex<accept::Greeting>>),
     Link(Arc<RemoteLink>),
+    /// A rank to which the table of its job is handed on.
+    Giving(Arc<Mutex<Giving>>),
     /// A process in which a rank of this host lives.
     Peer {
         pidfd: Arc<PidFd>,
@@ -285,6 +289,7 @@ impl Shared {
             members_changed: Condvar::new(),
             unattended: Mutex::new(Vec::new()),
             callers: Mutex::default(),
+            offers: Offers::default(),
         };
         if let Some(service) = service {
             shared
@@ -352,9 +357,19 @@ impl Shared {
 
     /// Watches a source from now on.
     pub(super) fn watch(&self, fd: BorrowedFd<'_>, source: Source) -> io::Result<u64> {
+        self.watch_for(fd, EpollFlags::EPOLLIN, source)
+    }
+
+    /// The same for what is `wanted` of it.
+    pub(super) fn watch_for(
+        &self,
+        fd: BorrowedFd<'_>,
+        wanted: EpollFlags,
+        source: Source,
+    ) -> io::Result<u64> {
         let key = self.next_key.fetch_add(1, Ordering::Relaxed);
         lock(&self.sources).insert(key, source);
-        if let Err(error) = self.epoll.add(fd, EpollEvent::new(EpollFlags::EPOLLIN, key)) {
+        if let Err(error) = self.epoll.add(fd, EpollEvent::new(wanted, key)) {
             lock(&self.sources).remove(&key);
             return Err(error.into());
         }
@@ -432,6 +447,12 @@ impl Shared {
         lock(&self.members).iter().filter_map(Weak::upgrade).collect()
     }
 
+    /// The table of a job, as the ranks of this process that have joined it know it already, or this one.
+    pub fn one_table(&self, table: bootstrap::Table) -> Arc<[bootstrap::Member]> {
+        let known = self.all_members().into_iter().find(|member| member.job == table.job);
+        known.map_or_else(|| table.members.into(), |member| member.table.clone())
+    }
+
     pub fn find_member(&self, job: &[u8; 16], rank: Rank) -> Option<Arc<Member>> {
         let members = lock(&self.members);
         members.iter().filter_map(Weak::upgrade).find(|member| member.job == *job && member.rank == rank)
@@ -471,14 +492,14 @@ impl Shared {
         let mine = |_: &u64, source: &mut Source| match source {
             Source::Link(link) => std::ptr::eq(link.member.as_ptr(), member),
             Source::Peer { member: other, .. } => std::ptr::eq(other.as_ptr(), member),
-            Source::Greeting(_) | Source::Service(_) => false,
+            Source::Greeting(_) | Source::Giving(_) | Source::Service(_) => false,
         };
         let mut sources = lock(&self.sources);
         for (_, source) in sources.extract_if(mine) {
             let _ = match &source {
                 Source::Link(link) => self.epoll.delete(&link.stream),
                 Source::Peer { pidfd, .. } => self.epoll.delete(pidfd.as_fd()),
-                Source::Greeting(_) | Source::Service(_) => Ok(()),
+                Source::Greeting(_) | Source::Giving(_) | Source::Service(_) => Ok(()),
             };
         }
     }

@@ -79,6 +79,7 @@ pub(super) fn handle(shared: &Arc<Shared>, key: u64, events: EpollFlags) {
         key => match shared.source(key) {
             Some(Source::Greeting(greeting)) => accept::go_on(shared, key, &greeting),
             Some(Source::Service(service)) => service.serve(),
+            Some(Source::Giving(giving)) => lock(&giving).go_on(shared, key),
             Some(Source::Link(link)) => serve_link(shared, key, &link, events),
             Some(Source::Peer { pidfd, member, rank }) => {
                 shared.unwatch(pidfd.as_fd(), key);
@@ -170,7 +171,7 @@ fn is_kept(shared: &Shared, work: &Weak<dyn Unattended>) -> bool {
 fn has_chores(shared: &Shared) -> bool {
     let sources = lock(&shared.sources);
     sources.values().any(|source| match source {
-        Source::Greeting(_) => true,
+        Source::Greeting(_) | Source::Giving(_) => true,
         Source::Service(service) => service.has_chores(),
         Source::Link(_) | Source::Peer { .. } => false,
     })
@@ -183,12 +184,13 @@ fn has_backlog(shared: &Shared) -> bool {
 }
 
 fn chores(shared: &Arc<Shared>) {
-    let sources: Vec<Source> = {
+    let sources: Vec<(u64, Source)> = {
         let sources = lock(&shared.sources);
-        sources.values().cloned().collect()
+        sources.iter().map(|(key, source)| (*key, source.clone())).collect()
     };
-    for source in sources {
+    for (key, source) in sources {
         match source {
+            Source::Giving(giving) => lock(&giving).go_on(shared, key),
             Source::Link(link) if link.has_backlog() => link.flush(),
             Source::Service(service) => service.serve(),
             _ => {}

@@ -104,8 +104,7 @@ impl<S: Stream> Connection<S> {
 
     /// Queues the verdict, the last that is said here. `digest` is that of `body`.
     pub(super) fn tell(&mut self, frame_kind: u8, body: &Arc<[u8]>, digest: &[u8; 32], until: Instant) {
-        let label = if frame_kind == kind::TABLE { "table" } else { "failure" };
-        let code = prove(&self.key, label, &[digest]);
+        let code = prove(&self.key, wire::label(frame_kind), &[digest]);
         let mut head = frame_head(frame_kind, code.len() + body.len());
         head.extend_from_slice(&code);
         self.frames.outgoing.push(head);

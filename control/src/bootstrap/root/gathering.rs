@@ -19,8 +19,9 @@ use super::connection::{Connection, Event};
 use super::verdict::{self, Arrival};
 use super::views;
 use crate::bootstrap::UniqueId;
+use crate::bootstrap::relay::{Referral, Tree};
 use crate::bootstrap::stream::Stream;
-use crate::bootstrap::wire::{self, HelloSeen};
+use crate::bootstrap::wire::{self, HelloSeen, Member};
 use crate::codec::bytes_of;
 use crate::frames::kind;
 use crate::handshake::{JOINING_VERSION, make_room};
@@ -45,6 +46,26 @@ pub struct Complete(());
 fn sending(bytes: u64) -> Duration {
     const BYTES_A_MICROSECOND: u64 = 50;
     Duration::from_micros(bytes / BYTES_A_MICROSECOND)
+}
+
+/// What a rank hears that is to take the table from these, with its digest; none where the root gives it the table.
+fn refer(
+    arrived: &BTreeMap<Rank, Arrival>,
+    sources: Vec<Rank>,
+    nonce: [u8; 32],
+    of_table: [u8; 32],
+) -> Option<(Arc<[u8]>, [u8; 32])> {
+    let known = |rank: Rank| {
+        let member = &arrived.get(&rank)?.member;
+        Some((rank, Member { hardware: Arc::default(), ..member.clone() }))
+    };
+    let sources: Vec<(Rank, Member)> = sources.into_iter().filter_map(known).collect();
+    if sources.is_empty() {
+        return None;
+    }
+    let body: Arc<[u8]> = Referral { nonce, digest: of_table, sources }.encode().into();
+    let of_said = digest(&body);
+    Some((body, of_said))
 }
 
 /// One gathering, over connections of kind `S`.
@@ -278,7 +299,7 @@ impl<S: Stream> Gathering<S> {
         verdict::difference(&self.arrived).map_or(Ok(true), |difference| Err(Error::Settings { difference }))
     }
 
-    /// Sends the table to all ranks, after every way in was closed.
+    /// Sends the table to all ranks, or of a large job which ranks hand it on, after every way in was closed.
     pub fn announce(&mut self, complete: Complete, now: Instant) {
         let Complete(()) = complete;
         let nonce = match random() {
@@ -288,10 +309,16 @@ impl<S: Stream> Gathering<S> {
         let members = self.arrived.values().map(|arrival| &arrival.member);
         let body: Arc<[u8]> = wire::encode_table(&nonce, members).into();
         let digest = digest(&body);
-        let until = now + self.limits.flush + sending(body.len() as u64 * self.arrived.len() as u64);
+        let hosts = self.arrived.values().map(|arrival| arrival.member.host_key);
+        let tree = Tree::new(hosts, self.limits.spread);
+        let whole = (0..self.arrived.len() as Rank).filter(|rank| tree.sources(*rank).is_empty()).count();
+        let until = now + self.limits.flush + sending(body.len() as u64 * whole as u64);
         for connection in &mut self.connections {
-            if connection.waiting() {
-                connection.tell(kind::TABLE, &body, &digest, until);
+            if let (true, Some(rank)) = (connection.waiting(), connection.rank) {
+                match refer(&self.arrived, tree.sources(rank), nonce, digest) {
+                    None => connection.tell(kind::TABLE, &body, &digest, until),
+                    Some((said, of_said)) => connection.tell(kind::REFERRAL, &said, &of_said, until),
+                }
             } else if !connection.being_told() {
                 connection.until = Some(now);
             }

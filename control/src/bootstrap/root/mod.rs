@@ -22,6 +22,7 @@ use nix::sys::signal::SigSet;
 
 use super::door::Door;
 use super::interfaces;
+use super::relay::Spread;
 use super::unique_id::UniqueId;
 use consort_types::error::{Error, Result};
 pub use gathering::Gathering;
@@ -39,6 +40,8 @@ pub struct Limits {
     pub flush: Duration,
     /// How long ranks that still come hear of a failure, unless the id is dropped.
     pub linger: Duration,
+    /// How the table of ranks is spread.
+    pub spread: Spread,
 }
 
 impl Default for Limits {
@@ -50,6 +53,7 @@ impl Default for Limits {
             flush: Duration::from_secs(5),
             // As long as ranks wait for each other by default.
             linger: Duration::from_secs(300),
+            spread: Spread::default(),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::task::Poll;
 
 use super::fuzz::Random;
 use super::*;
-use crate::bootstrap::{Gathering, Joiner, RoundTrip};
+use crate::bootstrap::{Gathering, Joined, Joiner, RoundTrip, Spread, Tree};
 use network::{Cut, Dialler, Network, Pipe, Plan, host, measured};
 
 const SEEDS: u64 = 300;
@@ -46,7 +46,7 @@ struct Process {
     doomed: bool,
     joiner: Option<Joiner<Pipe>>,
     dialler: Dialler,
-    answer: Option<Result<Table>>,
+    answer: Option<Result<Joined>>,
     over: bool,
 }
 
@@ -191,6 +191,52 @@ fn nuisance(noise: &mut Random) -> Plan {
     plan
 }
 
+/// In half of the jobs the root gives the whole table to few.
+fn spread(seed: u64) -> Spread {
+    let whole_max = if seed % 16 < 8 { 256 } else { 2 };
+    Spread { whole_max, fanout: 1 + (seed % 3) as usize }
+}
+
+/// The tables that ranks have or are referred to, and how many were referred.
+fn tables(world: &World, spread: Spread) -> (Vec<Table>, usize) {
+    let answers = || {
+        world.processes.iter().filter_map(|process| Some((process, process.answer.as_ref()?.as_ref().ok()?)))
+    };
+    let bodies: Vec<&[u8]> = answers()
+        .filter_map(|(_, joined)| match joined {
+            Joined::Whole(_, body) => Some(&**body),
+            Joined::Elsewhere(_) => None,
+        })
+        .collect();
+    assert!(bodies.windows(2).all(|two| two[0] == two[1]));
+    let mut referred = 0;
+    let mut table = |(process, joined): (&Process, &Joined)| match joined {
+        Joined::Whole(table, _) => {
+            let tree = Tree::of(&table.members, spread);
+            assert!(tree.sources(process.hello.rank).is_empty());
+            Some(table.clone())
+        }
+        // Who was given it may have died since.
+        Joined::Elsewhere(reference) => {
+            let body = bodies.first()?;
+            let table = reference.read(body).expect("the root's");
+            let named: Vec<Rank> = reference.sources.iter().map(|(rank, _)| *rank).collect();
+            assert_eq!(named, Tree::of(&table.members, spread).sources(process.hello.rank));
+            for (rank, member) in &reference.sources {
+                assert_eq!((&member.host, &member.tcp), {
+                    let there = &table.members[*rank as usize];
+                    (&there.host, &there.tcp)
+                });
+            }
+            let changed: Vec<u8> = body.iter().copied().chain([0]).collect();
+            assert!(reference.read(&changed).is_err() && reference.read(&body[1..]).is_err());
+            referred += 1;
+            Some(table)
+        }
+    };
+    (answers().filter_map(|answer| table(answer)).collect(), referred)
+}
+
 /// The job of a seed, and who is in trouble.
 fn job(seed: u64) -> (World, Trouble, u32) {
     use Trouble::*;
@@ -204,6 +250,9 @@ fn job(seed: u64) -> (World, Trouble, u32) {
     let odd = noise.below(size as usize) as u32;
     let chaos = trouble == Chaos;
     let mut hellos: Vec<Hello> = (0..size).map(|rank| hello(rank, size)).collect();
+    for hello in &mut hellos {
+        hello.member.host_key = [(u64::from(hello.rank) % (1 + seed % 5)) as u8; 16];
+    }
     let mut happens = |this: Trouble| trouble == this || chaos && noise.below(8) == 0;
     if happens(OddSettings) {
         hellos[odd as usize].settings[1].1 = "131072".into();
@@ -258,7 +307,7 @@ fn job(seed: u64) -> (World, Trouble, u32) {
     }
     let id = UniqueId::known(&addresses, [7; 32], seed, noise.below(2) == 0);
     let unproved_max = [1, 3, 256][noise.below(3)];
-    let limits = Limits { unproved_max, ..Limits::default() };
+    let limits = Limits { unproved_max, spread: spread(seed), ..Limits::default() };
     let gathering = Some(Gathering::new(&id, Vec::new(), limits));
     (World { network, noise, id, gathering, stop_at, processes }, trouble, odd)
 }
@@ -291,10 +340,10 @@ fn right(error: &Error, trouble: Trouble, odd: Rank) -> bool {
 }
 
 /// Checks all answers. Which kind of end it was.
-fn check(world: &World, trouble: Trouble, odd: Rank) -> &'static str {
+fn check(world: &World, trouble: Trouble, odd: Rank, spread: Spread) -> &'static str {
     let answers = || world.processes.iter().map(|process| (process, process.answer.as_ref()));
     assert!(answers().all(|(process, answer)| answer.is_some() || process.dies.is_some()));
-    let tables: Vec<&Table> = answers().filter_map(|(_, answer)| answer?.as_ref().ok()).collect();
+    let (tables, referred) = tables(world, spread);
     let mut verdicts = BTreeSet::new();
     let mut end = "no verdict";
     for (process, error) in answers().filter_map(|(process, answer)| Some((process, answer?.as_ref().err()?)))
@@ -343,7 +392,11 @@ fn check(world: &World, trouble: Trouble, odd: Rank) -> &'static str {
             assert!(world.processes.iter().enumerate().any(matches), "member {at}: {found:?}");
         }
     }
-    if tables.is_empty() { end } else { "table" }
+    match (tables.is_empty(), referred) {
+        (true, _) => end,
+        (_, 0) => "table",
+        _ => "table, handed on",
+    }
 }
 
 /// Says which seed it was.
@@ -365,7 +418,7 @@ fn whole_jobs_end_in_one_table_or_one_error_by_the_deadline() {
         let (mut world, trouble, odd) = job(seed);
         let _failing = Failing(seed, trouble);
         world.run(|world| world.processes.iter().all(|process| process.over));
-        *ends.entry((trouble, check(&world, trouble, odd))).or_default() += 1;
+        *ends.entry((trouble, check(&world, trouble, odd, spread(seed)))).or_default() += 1;
         // The root ends with its id at the latest.
         let now = world.network.now();
         world.stop_at = Some(now);
@@ -375,6 +428,8 @@ fn whole_jobs_end_in_one_table_or_one_error_by_the_deadline() {
     eprintln!("{SEEDS} jobs in {:?}: {ends:?}", begun.elapsed());
     for end in [
         (Trouble::None, "table"),
+        (Trouble::None, "table, handed on"),
+        (Trouble::Lost, "table, handed on"),
         (Trouble::Absent, "missing"),
         (Trouble::OddSettings, "settings"),
         (Trouble::OddSize, "settings"),
