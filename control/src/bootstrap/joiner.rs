@@ -92,7 +92,7 @@ pub enum Joined {
 #[cfg(any(test, feature = "testing"))]
 impl Joined {
     /// The table of a rank that was given it.
-    pub(super) fn whole(self) -> Result<Table> {
+    pub fn whole(self) -> Result<Table> {
         match self {
             Joined::Whole(table, _) => Ok(table),
             Joined::Elsewhere(_) => Err(Error::internal("the root gave no table")),

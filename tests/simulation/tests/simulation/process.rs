@@ -288,7 +288,7 @@ impl Process {
         let Stage::Join(joiner) = &mut self.stage else { return Next::Woken };
         let mut dial = Dialler { network: self.origin.network.clone(), node: self.node };
         let table = match joiner.poll(&mut dial, now) {
-            Poll::Ready(Ok(table)) => table,
+            Poll::Ready(Ok(joined)) => joined.whole().expect("these jobs are small"),
             Poll::Ready(Err(error)) => {
                 self.fail_joining(error);
                 return Next::Woken;
