@@ -530,7 +530,9 @@ impl Links {
     /// Bytes of memory that the connections take here, apart from the peers'.
     pub(crate) fn memory_bytes(&self) -> usize {
         let bytes = |link: &DataLink| match &link.state {
-            LinkState::Up(up) => up.connection.mailbox().len() + up.bounce.capacity(),
+            LinkState::Up(up) => {
+                up.connection.mailbox().len() + up.connection.kept_bytes() + up.bounce.capacity()
+            }
             LinkState::Gone => 0,
             _ => link.mailbox.bytes(),
         };

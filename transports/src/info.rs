@@ -17,6 +17,8 @@ pub(crate) struct Info {
     pub(crate) segment: u32,
     /// How long ago something has come from the peer's system.
     pub(crate) heard: Duration,
+    /// After how long it sends again what is not acknowledged: twice as long each time in a row.
+    pub(crate) resend: Duration,
     /// The round trip at present, and the shortest so far where one has been measured.
     pub(crate) round_trip: Duration,
     pub(crate) shortest: Option<Duration>,
@@ -64,6 +66,7 @@ impl Info {
             path_mtu: raw.tcpi_pmtu,
             segment: raw.tcpi_snd_mss,
             heard: Duration::from_millis(raw.tcpi_last_ack_recv.min(raw.tcpi_last_data_recv).into()),
+            resend: Duration::from_micros(raw.tcpi_rto.into()),
             round_trip: Duration::from_micros(raw.tcpi_rtt.into()),
             shortest: is_measured.then(|| Duration::from_micros(raw.tcpi_min_rtt.into())),
             carried: is_counted.then(|| Carried {

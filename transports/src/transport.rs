@@ -216,6 +216,11 @@ pub trait Connection: Send {
     /// The memory here that the peer fills.
     fn mailbox(&self) -> SpanMut<'_>;
 
+    /// Bytes of memory that this side of it takes beside the mailbox at present.
+    fn kept_bytes(&self) -> usize {
+        0
+    }
+
     /// The peer's mailbox, which this side fills.
     fn remote(&self) -> RemoteRegion<'_>;
 

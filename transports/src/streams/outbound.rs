@@ -37,8 +37,9 @@ pub(crate) struct Outbound {
     /// Fills that were acknowledged.
     acknowledged: u64,
     going: VecDeque<Going>,
-    /// Memory of copies that are not needed any more.
+    /// Memory of copies that are not needed any more, and of the states of fragments.
     spare: Vec<Vec<u8>>,
+    spare_states: Vec<Vec<Progress>>,
 }
 
 /// Copies whose memory is kept for the next ones: as many as slots are under way.
@@ -61,7 +62,8 @@ impl Outbound {
         }
         let fragment_bytes = fragment_bytes.max(bytes.div_ceil(FRAGMENTS_MAX)).max(1);
         let count = bytes.div_ceil(fragment_bytes).max(1);
-        let fragments = vec![Progress::Unsent; count];
+        let mut fragments = self.spare_states.pop().unwrap_or_default();
+        fragments.resize(count, Progress::Unsent);
         self.going.push_back(Going { offset, bytes, ready, fragment_bytes, fragments, copy: None });
         Ok(self.acknowledged + self.going.len() as u64 - 1)
     }
@@ -111,6 +113,12 @@ impl Outbound {
             SpanMut::of(&mut copy[..going.bytes]).copy_from(source);
             going.copy = Some(copy);
         }
+    }
+
+    /// Bytes of memory that copies take.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        let copies = self.going.iter().filter_map(|going| going.copy.as_ref());
+        copies.chain(&self.spare).map(Vec::capacity).sum()
     }
 
     /// Whether it has a copy of a fill.
@@ -164,8 +172,12 @@ impl Outbound {
         if new > self.going.len() as u64 || !self.going.iter().take(new as usize).all(is_sent) {
             return Err("it acknowledges what was not sent");
         }
-        for copy in self.going.drain(..new as usize).filter_map(|going| going.copy) {
-            if self.spare.len() < SPARE_MAX {
+        for Going { mut fragments, copy, .. } in self.going.drain(..new as usize) {
+            if self.spare_states.len() < SPARE_MAX {
+                fragments.clear();
+                self.spare_states.push(fragments);
+            }
+            if let Some(copy) = copy.filter(|_| self.spare.len() < SPARE_MAX) {
                 self.spare.push(copy);
             }
         }

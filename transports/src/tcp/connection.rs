@@ -90,6 +90,10 @@ impl Connection for TcpConnection {
         self.mailbox.span(0, self.mailbox.bytes())
     }
 
+    fn kept_bytes(&self) -> usize {
+        lock(&self.session).kept_bytes()
+    }
+
     fn remote(&self) -> RemoteRegion<'_> {
         RemoteRegion { bytes: self.peer_mailbox_bytes, mapped: None }
     }

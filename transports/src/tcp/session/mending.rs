@@ -155,6 +155,13 @@ impl Session {
         self.end_queued = false;
     }
 
+    /// Whether something is on its way on a path on which a socket has stood still: the next one may, and this rank be in no call.
+    fn is_in_doubt(&self) -> bool {
+        let now = self.now();
+        self.segments[..self.ways.len()].iter().any(|segments| segments.is_in_doubt(now))
+            && self.sockets.iter().any(|socket| socket.unacknowledged() != Some(0))
+    }
+
     /// The listener looks after sessions that are to be mended.
     pub(super) fn note_whole(&mut self) {
         let is_whole = self.is_whole();
@@ -169,7 +176,8 @@ impl Session {
         }
         // What was to be sent again goes out although the rank is in no call.
         let is_useful = !self.ended && !self.is_lost && self.wrong.is_none();
-        let is_counted = is_useful && (!is_whole || (self.is_counted && !self.is_flushed()));
+        let is_counted =
+            is_useful && (!is_whole || (self.is_counted && (!self.is_flushed() || self.is_in_doubt())));
         if std::mem::replace(&mut self.is_counted, is_counted) != is_counted {
             let watcher = self.expectation.watcher();
             watcher.count_broken(self.id, is_counted);

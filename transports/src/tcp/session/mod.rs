@@ -488,6 +488,11 @@ impl Session {
         }
     }
 
+    /// Bytes of the copies that are kept until the peer has them.
+    pub(super) fn kept_bytes(&mut self) -> usize {
+        self.peering.stream(STREAM).0.kept_bytes()
+    }
+
     /// Whether something has come.
     fn advance(&mut self, in_call: bool) -> bool {
         let has_come = self.read();

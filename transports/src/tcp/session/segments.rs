@@ -28,8 +28,11 @@ const SILENCE: Duration = Duration::from_secs(3);
 const CARRIED_BYTES: u64 = 4096;
 /// How often in a row the system has sent the same bytes again, where a socket stands still.
 const RETRANSMITS: u8 = 2;
-/// The shortest time after which the system sends again, which doubles each time.
-const RESEND_MIN: Duration = Duration::from_millis(200);
+/// How long the same is sent again and again where a socket stands still one way: twice in a row by the system's own timer. Where a
+/// route has a quicker one, that may be a few lost packets.
+const RESENDING: Duration = Duration::from_millis(600);
+/// How long a peer is asked for short segments. The first of its calls are given up sooner than a far peer hears the answer.
+const ASKING: Duration = Duration::from_secs(6);
 
 /// The length of a short segment on the way to an address.
 pub(in super::super) fn short(there: IpAddr) -> u32 {
@@ -48,6 +51,8 @@ pub(super) struct Sight {
     pub(super) path_mtu: u32,
     /// How long ago something has come from the peer's system.
     pub(super) heard: Duration,
+    /// For how long the same has been sent again, at least.
+    pub(super) resending: Duration,
 }
 
 impl Sight {
@@ -59,6 +64,7 @@ impl Sight {
             segment: info.segment,
             path_mtu: info.path_mtu,
             heard: info.heard,
+            resending: resending(info.resend, info.retransmits),
         }
     }
 
@@ -69,8 +75,7 @@ impl Sight {
 
     /// Whether something that may be long stands still while the peer's packets still come: the link is not down.
     pub(super) fn is_one_way(&self) -> bool {
-        let times = (1u32 << self.retransmits.min(16)) - 1;
-        self.stands_still() && self.is_long() && self.heard < RESEND_MIN * times
+        self.stands_still() && self.is_long() && self.resending >= RESENDING && self.heard < self.resending
     }
 
     fn is_long(&self) -> bool {
@@ -81,6 +86,12 @@ impl Sight {
     fn is_barren(&self) -> bool {
         self.acknowledged < 2 * u64::from(self.segment)
     }
+}
+
+/// For how long a system has sent the same, that does so again after `resend` and waits twice as long each time.
+fn resending(resend: Duration, retransmits: u8) -> Duration {
+    let doubled = 1u32 << retransmits.min(16);
+    resend / doubled * (doubled - 1)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -103,8 +114,10 @@ pub(super) struct Segments {
     packet: u32,
     /// The peer has asked for short ones.
     is_asked: bool,
-    /// This side has asked the peer for short ones, and is to take what it does next.
-    has_asked: bool,
+    /// Since when this side asks the peer for short ones.
+    asking: Option<Duration>,
+    /// Short ones have stood still in this row.
+    short_stood: bool,
 }
 
 impl Segments {
@@ -121,9 +134,19 @@ impl Segments {
         (self.length == Length::Short || self.count > 1).then_some(self.packet).filter(|packet| *packet > 0)
     }
 
+    /// Whether short ones have stood still as well.
+    pub(super) fn has_short_stood(&self) -> bool {
+        self.short_stood
+    }
+
     /// Since when each socket stands still, and how many have.
     pub(super) fn standing(&self) -> Option<(Duration, u32)> {
         self.stood.map(|(first, _)| (first, self.count))
+    }
+
+    /// Whether another socket may stand still as one has.
+    pub(super) fn is_in_doubt(&self, now: Duration) -> bool {
+        self.is_trial() || self.stood.is_some_and(|(_, last)| now.saturating_sub(last) < IN_A_ROW)
     }
 
     /// Whether sockets have stood still in a row for so long.
@@ -139,6 +162,7 @@ impl Segments {
         let before = self.stood.filter(|(_, last)| sight.is_barren() && now.saturating_sub(*last) < IN_A_ROW);
         self.stood = Some((before.map_or(now, |(first, _)| first), now));
         self.count = if before.is_some() { self.count + 1 } else { 1 };
+        self.short_stood = sight.segment <= SHORT_V4 || (self.short_stood && before.is_some());
         match self.length {
             Length::Full => {
                 self.packet = sight.path_mtu;
@@ -169,10 +193,13 @@ impl Segments {
         }
     }
 
-    /// Whether to ask a peer that has called with these segments for short ones. Not twice in a row: it may not be able to.
-    pub(super) fn ask(&mut self, segment: u32) -> bool {
-        self.has_asked = self.is_short() && segment > SHORT_V4 && !self.has_asked;
-        self.has_asked
+    /// Whether to ask a peer that has called with these segments for short ones. Not for ever: it may not be able to.
+    pub(super) fn ask(&mut self, segment: u32, now: Duration) -> bool {
+        if !self.is_short() || segment <= SHORT_V4 {
+            self.asking = None;
+            return false;
+        }
+        now.saturating_sub(*self.asking.get_or_insert(now)) < ASKING
     }
 
     /// Looks at an open socket: whether short segments carry what long ones did not.
@@ -203,6 +230,7 @@ mod tests {
         segment: 1448,
         path_mtu: 1500,
         heard: Duration::from_millis(250),
+        resending: Duration::from_millis(600),
     };
     const SHORTER: Sight = Sight { segment: 1188, ..BLACK };
 
@@ -214,8 +242,10 @@ mod tests {
         let mut segments = Segments::default();
         segments.stood_still(at(600), &Sight { acknowledged: 1 << 30, ..BLACK });
         assert!(!segments.is_short(), "one socket may stand still");
+        assert!(segments.is_in_doubt(at(30_500)) && !segments.is_in_doubt(at(30_600)));
         segments.stood_still(at(1300), &BLACK);
         assert!(segments.is_short(), "the second carried nothing long");
+        assert!(segments.is_in_doubt(at(100_000)));
         segments
     }
 
@@ -269,6 +299,10 @@ mod tests {
         });
         assert_eq!(is_short, [false, true, false]);
         assert_eq!((standing.standing(), standing.hole()), (Some((at(600), 5)), Some(1500)));
+        assert!(standing.has_short_stood() && !on_trial().has_short_stood());
+        // The first of another row.
+        standing.stood_still(at(40_000), &BLACK);
+        assert!(!standing.has_short_stood());
     }
 
     #[test]
@@ -289,9 +323,16 @@ mod tests {
     #[test]
     fn the_side_that_is_called_asks_and_does_not_insist() {
         let mut called = Segments::default();
-        assert!(!called.ask(1448), "it has no reason");
+        assert!(!called.ask(1448, at(0)), "it has no reason");
         let mut called = on_trial();
-        assert_eq!([1448, 1448, 1448, 1188].map(|segment| called.ask(segment)), [true, false, true, false]);
+        let mut asks = |segment: u32, millis: u64| called.ask(segment, at(millis));
+        assert!(
+            asks(1448, 2000) && asks(1448, 2250) && asks(1448, 7900),
+            "its answer may not have been heard"
+        );
+        assert!(!asks(1448, 8000) && !asks(1448, 9000), "it does not do so");
+        assert!(!asks(1188, 9500), "it has");
+        assert!(asks(1448, 9600), "and does no more");
         let mut calls = Segments::default();
         calls.asked(at(5));
         assert!(calls.is_short() && calls.look(&Sight { acknowledged: 5000, ..SHORTER }) && !calls.is_own());
@@ -300,10 +341,19 @@ mod tests {
     }
 
     #[test]
+    fn how_long_the_same_is_sent_again_follows_from_the_timer_that_doubles() {
+        // After 200, 400 and 800 ms; the last one that runs is of 1600.
+        assert_eq!(resending(at(1600), 3), at(1400));
+        assert_eq!(resending(at(200), 0), at(0));
+        assert_eq!(resending(Duration::from_secs(120), 200), Duration::from_secs(120) / 65_536 * 65_535);
+    }
+
+    #[test]
     fn a_socket_stands_still_one_way_while_the_peers_packets_come() {
         assert!(BLACK.is_one_way());
         assert!(!Sight { heard: at(601), ..BLACK }.is_one_way(), "they have come before");
-        assert!(Sight { heard: at(601), retransmits: 3, ..BLACK }.is_one_way());
+        assert!(Sight { heard: at(601), resending: at(1400), ..BLACK }.is_one_way());
+        assert!(!Sight { heard: at(10), resending: at(30), ..BLACK }.is_one_way(), "a quick timer");
         assert!(!Sight { outstanding: 64, ..BLACK }.is_one_way());
         assert!(!Sight { retransmits: 1, ..BLACK }.is_one_way());
     }

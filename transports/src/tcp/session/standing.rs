@@ -107,7 +107,8 @@ impl Session {
     /// What a caller is to hear.
     pub(super) fn verdict(&mut self, caller: &Caller) -> Verdict {
         let segment = Info::of(&caller.socket).map_or(0, |info| info.segment);
-        match self.segments[usize::from(caller.meeting.path.number)].ask(segment) {
+        let now = self.now();
+        match self.segments[usize::from(caller.meeting.path.number)].ask(segment, now) {
             true => Verdict::Shorter,
             false => Verdict::Welcome,
         }
@@ -168,9 +169,15 @@ impl Session {
         let (there, segments, packet) =
             holes.filter_map(|((_, there), segments)| Some((there, segments, segments.hole()?))).next()?;
         let segment = short(there.ip());
-        let row = segments.standing().filter(|(_, count)| *count > 2).map_or_else(String::new, |(_, count)| {
-            format!(" ({count} sockets in a row opened and stood still, those with segments of {segment} bytes too)")
-        });
+        let row =
+            segments.standing().filter(|(_, count)| *count > 2).map_or_else(String::new, |(_, count)| {
+                let short = if segments.has_short_stood() {
+                    format!(", those with segments of {segment} bytes too")
+                } else {
+                    String::new()
+                };
+                format!(" ({count} sockets in a row opened and stood still{short})")
+            });
         Some(format!(
             "packets of {packet} bytes do not get through to {there} while small ones do, an MTU black hole{row}: {REMEDY}"
         ))

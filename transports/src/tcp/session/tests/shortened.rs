@@ -16,6 +16,7 @@ const STANDS: Sight = Sight {
     segment: 1448,
     path_mtu: 1500,
     heard: Duration::ZERO,
+    resending: Duration::from_millis(600),
 };
 
 /// A path on which two sockets in a row have stood still.
@@ -157,7 +158,7 @@ fn a_session_that_is_lost_names_the_black_hole() {
     let mut session = session.lock().expect("not poisoned");
     assert!(!session.lost().to_string().contains("black hole"));
     session.segments[0] = on_trial();
-    session.segments[0].stood_still(Duration::from_secs(2), &STANDS);
+    session.segments[0].stood_still(Duration::from_secs(2), &Sight { segment: 1188, ..STANDS });
     let text = session.lost().to_string();
     let there = session.ways[0].1.to_string();
     let parts = [
