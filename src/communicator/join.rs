@@ -9,11 +9,11 @@ use super::{Communicator, Core, exchanged};
 use crate::Rank;
 use crate::planner::Planner;
 use consort_algorithms::hardware::BusId;
-use consort_control::bootstrap::{self, Hello, Joined, Launch, Spread, Table, Tree, UniqueId};
+use consort_control::bootstrap::{self, Hello, Joined, Launch, Table, UniqueId};
 use consort_control::membership::dial;
 use consort_control::membership::group::Group;
 use consort_control::membership::member::{Link, Member};
-use consort_control::membership::offers::{self, Offering};
+use consort_control::membership::offers;
 use consort_control::membership::patience::Patience;
 use consort_control::membership::process::{Process, Shared, random};
 use consort_control::trace;
@@ -131,13 +131,15 @@ impl Communicator {
         let hello = Hello { rank, size, settings: agreed, member: member.clone() };
         let joined = bootstrap::join_unless(id, hello, settings.join_timeout, cancelled)?;
         let patience = Patience::until(deadline, cancelled);
-        let (table, body) = match joined {
-            Joined::Whole(table, body) => (table, body),
+        let table = match joined {
+            Joined::Whole(table) => table,
             Joined::Elsewhere(reference) => {
+                // Others may ask it for the table before it has it.
+                process.ensure_thread()?;
                 offers::take(&process.shared, rank, &member, &reference, patience)?
             }
         };
-        let member = link_up(&process, rank, table, body, patience, settings.join_timeout)?;
+        let member = link_up(&process, rank, table, patience, settings.join_timeout)?;
         pinned.keep();
         if settings.pinning != Pinning::None {
             pin_is_doubtful(&member, local, size);
@@ -291,20 +293,18 @@ fn link_up(
     process: &Process,
     rank: Rank,
     table: Table,
-    body: Arc<[u8]>,
     patience: Patience<'_>,
     timeout: Duration,
 ) -> Result<Arc<Member>> {
     let shared = &process.shared;
-    let takers = Tree::of(&table.members, Spread::default()).takers(rank);
-    let offering = (!takers.is_empty()).then(|| Offering::new(shared, &table, rank, body, takers));
-    let (job, key) = (table.job, table.key);
-    let member = Member::new(shared, job, key, rank, shared.one_table(table));
+    let members = shared.one_table(&table);
+    let member = Member::new(shared, table.job, table.key, rank, members.clone());
     let size = member.table.len() as u32;
     if size == 1 {
         return Ok(member);
     }
     process.ensure_thread()?;
+    shared.offer(&table, &members, rank);
     shared.enlist(&member);
     link_all(shared, &member, patience)
         .and_then(|unlinked| match unlinked {
@@ -320,10 +320,10 @@ fn link_up(
                 ),
             }),
         })
-        .inspect_err(|error| member.give_up_joining(error))?;
-    if let Some(offering) = offering {
-        offering.wait(patience);
-    }
+        .inspect_err(|error| {
+            shared.withdraw(&table.key, rank);
+            member.give_up_joining(error);
+        })?;
     Ok(member)
 }
 

@@ -1,6 +1,7 @@
 //! Communicators, seen from inside.
 
 mod calls;
+mod joining;
 mod leaving;
 mod placement;
 mod records;

@@ -11,13 +11,12 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::UniqueId;
 use super::distance::RoundTrip;
-use super::relay::{Reference, Referral};
+use super::relay::{Reference, Referral, Spread};
 use super::stream::Dial;
 use super::wire::{self, FAILURE_MAX, Hello, REFERRAL_MAX, SIZE_MAX, Table, table_max};
 use crate::codec::{Malformed, Wire};
@@ -83,8 +82,8 @@ impl From<std::io::Error> for Failed {
 /// What a rank has when all have come.
 #[derive(Debug)]
 pub enum Joined {
-    /// The table, and its bytes.
-    Whole(Table, Arc<[u8]>),
+    /// The table.
+    Whole(Table),
     /// Those that hand it on.
     Elsewhere(Reference),
 }
@@ -94,7 +93,7 @@ impl Joined {
     /// The table of a rank that was given it.
     pub fn whole(self) -> Result<Table> {
         match self {
-            Joined::Whole(table, _) => Ok(table),
+            Joined::Whole(table) => Ok(table),
             Joined::Elsewhere(_) => Err(Error::internal("the root gave no table")),
         }
     }
@@ -261,8 +260,9 @@ impl<S: Read + Write> Joiner<S> {
                 _ => {}
             }
         }
-        let (job, key) = self.named(&random()?);
-        Ok(Joined::Whole(Table { job, key, members: vec![member] }, Arc::from([])))
+        let nonce = random()?;
+        let (job, key) = self.named(&nonce);
+        Ok(Joined::Whole(Table { job, key, nonce, spread: Spread::default(), members: [member].into() }))
     }
 
     /// Name and key of the gathering with this nonce.
@@ -439,8 +439,8 @@ impl<S: Read + Write> Joiner<S> {
             let (job, key) = self.named(&nonce);
             return Ok(Ok(Joined::Elsewhere(Reference { job, key, sources, size, digest })));
         }
-        let (nonce, members) = wire::decode_table(body, size)?;
+        let (nonce, spread, members) = wire::decode_table(body, size)?;
         let (job, key) = self.named(&nonce);
-        Ok(Ok(Joined::Whole(Table { job, key, members }, body.into())))
+        Ok(Ok(Joined::Whole(Table { job, key, nonce, spread, members: members.into() })))
     }
 }

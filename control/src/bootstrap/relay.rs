@@ -1,26 +1,26 @@
 //! Who takes the table of ranks from whom in a large job.
 //!
-//! The root gives the whole table to some ranks. To each of the others it gives the table's digest and says which ranks have it, and
-//! those hand it on: among the first ranks of hosts in a tree, and within a host in another, so that the table comes to each host
-//! once.
+//! The root gives the whole table to some ranks. To each of the others, its *takers*, it says the table's digest and which two ranks
+//! hand it on to them, their *sources*: among the first ranks of hosts in a tree, and within a host in another, so that the table
+//! comes to each host once.
 //!
-//! Invariant: pure; what the root says of a rank's sources, these know of their takers, from the table alone. Absent: how it
-//! travels (see `membership::offers`).
+//! Invariant: pure; what the root says of a rank's sources, these know of their takers from the table, which holds the form of the
+//! tree as well. Absent: how it travels (see `membership::offers`).
 
 use std::collections::HashMap;
 
 use super::wire::{self, Member, Table};
-use crate::codec::{Malformed, Reader, Taken, bytes_of};
+use crate::codec::{Malformed, Reader, Taken, Wire, bytes_of};
 use crate::proof::{digest, prove};
 use consort_types::Rank;
 
-/// How a table is spread.
-#[derive(Clone, Copy, Debug)]
+/// How a table is spread: it travels with the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Spread {
     /// Up to so many ranks the root gives the whole table to each.
     pub whole_max: u32,
-    /// How many ranks take it from one, or from the root, at most.
-    pub fanout: usize,
+    /// How many ranks have it from the root at most, and how many of other hosts, and as many of its own, a rank gives it to.
+    pub fanout: u16,
 }
 
 impl Default for Spread {
@@ -29,18 +29,35 @@ impl Default for Spread {
     }
 }
 
+impl Wire for Spread {
+    fn put(&self, out: &mut Vec<u8>) {
+        (self.whole_max, self.fanout).put(out);
+    }
+
+    fn take(reader: &mut Reader<'_>) -> Taken<Self> {
+        let (whole_max, fanout) = reader.take()?;
+        if fanout == 0 {
+            return Err(Malformed("a table that is given to no rank"));
+        }
+        Ok(Spread { whole_max, fanout })
+    }
+}
+
 /// Which rank each rank takes the table from.
 pub struct Tree {
     /// By rank; none where it is the root.
     sources: Vec<Option<Rank>>,
+    /// Those to which the root gives it.
+    by_root: Vec<Rank>,
 }
 
 impl Tree {
     /// The tree of ranks that are on these hosts, by rank.
     pub fn new(hosts: impl ExactSizeIterator<Item = [u8; 16]>, spread: Spread) -> Self {
         if hosts.len() <= spread.whole_max as usize {
-            return Tree { sources: vec![None; hosts.len()] };
+            return Tree { sources: vec![None; hosts.len()], by_root: Vec::new() };
         }
+        let fanout = usize::from(spread.fanout);
         let mut firsts: Vec<Rank> = Vec::new();
         let mut known: HashMap<[u8; 16], Vec<Rank>> = HashMap::new();
         let source = |(rank, host): (Rank, [u8; 16])| {
@@ -49,25 +66,32 @@ impl Tree {
             match here.len() - 1 {
                 0 => {
                     firsts.push(rank);
-                    let above = ((firsts.len() - 1) / spread.fanout).checked_sub(1);
+                    let above = ((firsts.len() - 1) / fanout).checked_sub(1);
                     above.map(|place| firsts[place])
                 }
-                place => Some(here[(place - 1) / spread.fanout]),
+                place => Some(here[(place - 1) / fanout]),
             }
         };
-        Tree { sources: (0..).zip(hosts).map(source).collect() }
+        let sources = (0..).zip(hosts).map(source).collect();
+        firsts.truncate(fanout);
+        Tree { sources, by_root: firsts }
     }
 
     /// The tree of a table.
-    pub fn of(members: &[Member], spread: Spread) -> Self {
-        Self::new(members.iter().map(|member| member.host_key), spread)
+    pub fn of(table: &Table) -> Self {
+        Self::new(table.members.iter().map(|member| member.host_key), table.spread)
     }
 
-    /// The rank from which this one takes the table, and where that does not answer the next one above; none where the root gives it.
+    /// The rank from which this one takes the table, and one for the case that the first does not answer: the one above it, or another to
+    /// which the root gives it where there is one. None where the root gives it to this rank.
     pub fn sources(&self, rank: Rank) -> Vec<Rank> {
         let above = |rank: Rank| self.sources.get(rank as usize).copied().flatten();
-        let first = above(rank);
-        first.into_iter().chain(first.and_then(above)).collect()
+        let Some(first) = above(rank) else { return Vec::new() };
+        let beside = || {
+            let place = self.by_root.iter().position(|other| *other == first)?;
+            Some(self.by_root[(place + 1) % self.by_root.len()]).filter(|other| *other != first)
+        };
+        [first].into_iter().chain(above(first).or_else(beside)).collect()
     }
 
     /// The ranks that take it from this one.
@@ -81,7 +105,7 @@ impl Tree {
 pub(super) const SOURCES_MAX: usize = 2;
 
 /// What the root says to a rank to which it does not give the table.
-#[derive(PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub(super) struct Referral {
     pub(super) nonce: [u8; 32],
     /// Of the body of the table.
@@ -135,29 +159,23 @@ impl Reference {
         wire::table_max(self.size)
     }
 
-    /// Of a table with these bytes.
+    /// Of a table, as the root gives it.
     #[cfg(test)]
-    pub(crate) fn for_test(table: &Table, body: &[u8], sources: Vec<(Rank, Member)>) -> Self {
-        let size = table.members.len() as u32;
-        Reference { job: table.job, key: table.key, sources, size, digest: digest(body) }
-    }
-
-    /// The bytes of a table.
-    #[cfg(test)]
-    pub(crate) fn body_for_test(members: &[Member]) -> std::sync::Arc<[u8]> {
-        wire::encode_table(&[0; 32], members.iter()).into()
+    pub(crate) fn to(table: &Table, sources: Vec<(Rank, Member)>) -> Self {
+        let digest = digest(&table.bytes());
+        Reference { job: table.job, key: table.key, sources, size: table.members.len() as u32, digest }
     }
 
     /// The table of these bytes, whoever gave them.
     ///
     /// # Errors
-    /// What is wrong with them, if they are not those of the root.
+    /// What is wrong with them.
     pub fn read(&self, body: &[u8]) -> Result<Table, &'static str> {
         if digest(body) != self.digest {
-            return Err("what it gave is not the table of this job's root");
+            return Err("it gave what is not the table of this job's root");
         }
-        let (_, members) = wire::decode_table(body, self.size).map_err(|what| what.0)?;
-        Ok(Table { job: self.job, key: self.key, members })
+        let (nonce, spread, members) = wire::decode_table(body, self.size).map_err(|what| what.0)?;
+        Ok(Table { job: self.job, key: self.key, nonce, spread, members: members.into() })
     }
 }
 
@@ -202,9 +220,15 @@ mod tests {
                             assert!(tree.takers(*source).contains(&rank) && *source < rank);
                         }
                         // Those of its own host, and first ranks of others.
-                        assert!(tree.takers(rank).len() <= 2 * spread.fanout);
+                        assert!(tree.takers(rank).len() <= 2 * usize::from(spread.fanout));
+                        let is_alone = hosts.min(usize::from(spread.fanout)) == 1 && depth(&tree, rank) == 1;
+                        assert_eq!(
+                            sources.len(),
+                            if sources.is_empty() { 0 } else { 2 - usize::from(is_alone) }
+                        );
+                        assert!(sources.len() < 2 || sources[0] != sources[1]);
                     }
-                    assert_eq!(by_root, hosts.min(spread.fanout), "{size} ranks on {hosts}");
+                    assert_eq!(by_root, hosts.min(usize::from(spread.fanout)), "{size} ranks on {hosts}");
                 }
             }
         }
@@ -218,6 +242,7 @@ mod tests {
         assert_eq!((0..16_384).filter(of_others).count(), 2_048 - 16);
         assert_eq!((0..16_384).map(|rank| depth(&tree, rank)).max(), Some(3));
         assert_eq!(tree.sources(16_383), [16_376, tree.sources(16_376)[0]]);
+        assert_eq!(tree.sources(1), [0, 8], "there is none above the first");
     }
 
     #[test]

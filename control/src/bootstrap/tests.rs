@@ -145,7 +145,7 @@ fn one_to_eight_ranks_get_the_same_table() {
         let id = at_loopback();
         let table = agree(join_all(&id, (0..size).map(|rank| hello(rank, size)).collect(), LONG));
         assert_eq!(table.members.len(), size as usize);
-        for (rank, found) in (0..).zip(&table.members) {
+        for (rank, found) in (0..).zip(table.members.iter()) {
             let mut expected = member(rank);
             expected.tcp[0].set_ip(Ipv4Addr::LOCALHOST.into());
             // The loopback has the round trip that the kernel measured.

@@ -73,6 +73,13 @@ impl UniqueId {
         Self::create_on(&bind_addresses(bind.as_deref())?, ports, None, Limits::default())
     }
 
+    /// As [`UniqueId::create`], at the loopback address; its root spreads the table of ranks in this way.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn create_spreading(spread: super::Spread) -> Result<Self> {
+        let limits = Limits { spread, ..Limits::default() };
+        Self::create_on(&[Ipv4Addr::LOCALHOST.into()], None, None, limits)
+    }
+
     /// A new id whose root listens at `address`, for ranks that know address and secret beforehand.
     ///
     /// # Errors

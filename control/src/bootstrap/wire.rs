@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::distance::RoundTrip;
-use super::relay::SOURCES_MAX;
+use super::relay::{SOURCES_MAX, Spread};
 pub(super) use crate::codec::forms::SIZE_MAX;
 use crate::codec::{Malformed, Reader, Taken, Wire, bytes_of, shortened, wire_struct};
 use crate::frames::kind;
@@ -116,8 +116,19 @@ pub struct Table {
     pub job: [u8; 16],
     /// The key of this gathering; differs from one join to the next although the secret may be the same.
     pub key: [u8; 32],
+    /// The root's random number, from which name and key follow.
+    pub nonce: [u8; 32],
+    /// How the table is spread.
+    pub spread: Spread,
     /// By rank.
-    pub members: Vec<Member>,
+    pub members: Arc<[Member]>,
+}
+
+impl Table {
+    /// The table as it travels, as the root wrote it.
+    pub fn bytes(&self) -> Vec<u8> {
+        encode_table(&self.nonce, self.spread, self.members.iter())
+    }
 }
 
 impl std::fmt::Debug for Table {
@@ -244,13 +255,14 @@ pub(super) fn decode_hello(body: &[u8]) -> Taken<HelloSeen> {
     Ok(HelloSeen { rank, size, timeout, rest: Ok((settings, member)) })
 }
 
-/// The body of a table: the root's nonce, from which each rank derives job and key, and the members by rank. What is in a host is said
+/// The body of a table: the root's nonce, from which each rank derives job and key, how it is spread, and the members by rank. What is in a host is said
 /// once, with the host's first rank, whichever of its ranks knows it; of more than [`HARDWARE_HOSTS_MAX`] hosts it is said of none.
 pub(super) fn encode_table<'a>(
     nonce: &[u8; 32],
+    spread: Spread,
     members: impl ExactSizeIterator<Item = &'a Member>,
 ) -> Vec<u8> {
-    let mut out = bytes_of(&(*nonce, members.len() as u32));
+    let mut out = bytes_of(&(*nonce, spread, members.len() as u32));
     let members: Vec<&Member> = members.collect();
     let mut known = first_known(members.iter().copied());
     if known.len() > HARDWARE_HOSTS_MAX {
@@ -295,12 +307,12 @@ fn spread_hardware(members: &mut [Member]) -> Taken<()> {
     Ok(())
 }
 
-/// The root's nonce and the members.
-pub(super) fn decode_table(body: &[u8], size: u32) -> Taken<([u8; 32], Vec<Member>)> {
-    let (nonce, mut members): (_, Vec<Member>) = Wire::whole(body)?;
+/// The root's nonce, how the table is spread, and the members.
+pub(super) fn decode_table(body: &[u8], size: u32) -> Taken<([u8; 32], Spread, Vec<Member>)> {
+    let (nonce, spread, mut members): (_, _, Vec<Member>) = Wire::whole(body)?;
     if members.len() != size as usize {
         return Err(Malformed("a table has another number of members than there are ranks"));
     }
     spread_hardware(&mut members)?;
-    Ok((nonce, members))
+    Ok((nonce, spread, members))
 }

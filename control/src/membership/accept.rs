@@ -1,7 +1,7 @@
 //! The answering side of control links, run by the control thread without ever waiting. See `handshake` for what is said.
 //!
 //! ```text
-//! accepted ──► Callee greets ──claim──► its rank is here ──► answered ──► a link
+//! accepted ──► Callee greets ──claim──► its rank is here ──► answered ──► a link, or the table of ranks for a taker
 //!                                         └── not yet: parked until it joins
 //! ```
 //!
@@ -38,7 +38,7 @@ type Stranger = (u64, Arc<Mutex<Greeting>>);
 
 /// A connection that has not proved anything yet.
 pub(super) struct Greeting {
-    /// Until it becomes a link's, or is dropped.
+    /// Until it becomes a link's or a taker's, or is dropped.
     stream: Option<Stream>,
     frames: Frames,
     callee: Callee<Subject>,
@@ -156,8 +156,12 @@ impl Greeting {
             Poll::Pending => return Ok(()),
             Poll::Ready(claimed) => *claimed?,
         };
-        if let Some(offer) = shared.offers.find(&job, to) {
-            return self.give(shared, key, offer, from);
+        match shared.offers.find(&job, to) {
+            Some(Some(offer)) => return self.give(shared, key, offer, from),
+            Some(None) => {
+                return Err(format!("rank {from} asks for a table of ranks that is not handed on any more"));
+            }
+            None => {}
         }
         let Some(member) = shared.find_member(&job, to) else { return Ok(()) };
         let belongs = (from as usize) < member.table.len();
@@ -192,7 +196,7 @@ impl Greeting {
 
     /// Hands the table of ranks on to who proves that it is of the job.
     fn give(&mut self, shared: &Arc<Shared>, key: u64, offer: Arc<Offer>, from: Rank) -> Result<(), String> {
-        let Some(stream) = self.accept(shared, key, &offer.key, from, from < offer.size)? else {
+        let Some(stream) = self.accept(shared, key, &offer.table.key, from, offer.has(from))? else {
             return Ok(());
         };
         Giving::begin(shared, offer, stream, from)

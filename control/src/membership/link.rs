@@ -64,7 +64,7 @@ impl Stream {
 
     /// Lets the system find out that the other host has vanished, or the way to it, within [`VANISHED_AFTER`], whether
     /// something is to be sent or not.
-    fn watch_over(&self) -> io::Result<()> {
+    pub(super) fn watch_over(&self) -> io::Result<()> {
         let Stream::Tcp(stream) = self else { return Ok(()) };
         stream.set_nodelay(true)?;
         let seconds = |part: u32| VANISHED_AFTER.as_secs() as u32 / part;
@@ -78,7 +78,7 @@ impl Stream {
 
     /// Ends the connection for both sides ([`Shutdown::Both`]), or says that nothing more is coming ([`Shutdown::Write`]): what
     /// the other end still says can be read.
-    fn shut_down(&self, how: Shutdown) {
+    pub(super) fn shut_down(&self, how: Shutdown) {
         #[cfg(any(test, feature = "testing"))]
         if let Stream::Simulated(stream) = self {
             let stream = lock(stream);

@@ -30,7 +30,7 @@ use super::offers::{Giving, Offers};
 use super::patience::Patience;
 use super::registry::Registry;
 use super::{accept, lock, thread};
-use crate::bootstrap::{self, asked_interfaces, sockets};
+use crate::bootstrap::{asked_interfaces, sockets};
 use crate::proof::hex;
 pub use crate::proof::random;
 use consort_types::Rank;
@@ -191,11 +191,13 @@ impl Drop for Process {
             std::mem::forget((thread, self.shared.clone()));
             return;
         }
+        let thread = thread.filter(|thread| thread.thread().id() != std::thread::current().id());
+        if thread.is_some() {
+            self.shared.offers.part();
+        }
         self.shared.stop.store(true, Ordering::Relaxed);
         self.shared.wake();
-        if let Some(thread) = thread
-            && thread.thread().id() != std::thread::current().id()
-        {
+        if let Some(thread) = thread {
             let _ = thread.join();
         }
         let callers = lock(&self.shared.callers).take();
@@ -382,6 +384,11 @@ impl Shared {
         lock(&self.sources).remove(&key);
     }
 
+    /// Watches for what is `wanted` of a source from now on.
+    pub(super) fn watch_again(&self, fd: BorrowedFd<'_>, wanted: EpollFlags, key: u64) {
+        let _ = self.epoll.modify(fd, &mut EpollEvent::new(wanted, key));
+    }
+
     /// Whether the control thread wakes up for callers from the network.
     pub(super) fn hear_network(&self, on: bool) {
         let wanted = if on { EpollFlags::EPOLLIN } else { EpollFlags::empty() };
@@ -445,12 +452,6 @@ impl Shared {
     /// The ranks of this process that have joined jobs.
     pub(super) fn all_members(&self) -> Vec<Arc<Member>> {
         lock(&self.members).iter().filter_map(Weak::upgrade).collect()
-    }
-
-    /// The table of a job, as the ranks of this process that have joined it know it already, or this one.
-    pub fn one_table(&self, table: bootstrap::Table) -> Arc<[bootstrap::Member]> {
-        let known = self.all_members().into_iter().find(|member| member.job == table.job);
-        known.map_or_else(|| table.members.into(), |member| member.table.clone())
     }
 
     pub fn find_member(&self, job: &[u8; 16], rank: Rank) -> Option<Arc<Member>> {

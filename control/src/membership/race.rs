@@ -100,7 +100,7 @@ fn all(first: Option<SocketAddr>, failed: &[(SocketAddr, io::Error)]) -> io::Err
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::net::{Ipv4Addr, TcpListener};
     use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -120,7 +120,7 @@ mod tests {
     }
 
     /// A port that is taken and at which nothing listens.
-    fn refusing() -> (OwnedFd, SocketAddr) {
+    pub(in crate::membership) fn refusing() -> (OwnedFd, SocketAddr) {
         use nix::sys::socket::{SockaddrIn, bind, getsockname};
         let socket =
             socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).expect("a socket");

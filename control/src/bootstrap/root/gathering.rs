@@ -307,7 +307,7 @@ impl<S: Stream> Gathering<S> {
             Err(error) => return self.fail(error, now),
         };
         let members = self.arrived.values().map(|arrival| &arrival.member);
-        let body: Arc<[u8]> = wire::encode_table(&nonce, members).into();
+        let body: Arc<[u8]> = wire::encode_table(&nonce, self.limits.spread, members).into();
         let digest = digest(&body);
         let hosts = self.arrived.values().map(|arrival| arrival.member.host_key);
         let tree = Tree::new(hosts, self.limits.spread);

@@ -194,7 +194,7 @@ fn nuisance(noise: &mut Random) -> Plan {
 /// In half of the jobs the root gives the whole table to few.
 fn spread(seed: u64) -> Spread {
     let whole_max = if seed % 16 < 8 { 256 } else { 2 };
-    Spread { whole_max, fanout: 1 + (seed % 3) as usize }
+    Spread { whole_max, fanout: 1 + (seed % 3) as u16 }
 }
 
 /// The tables that ranks have or are referred to, and how many were referred.
@@ -202,17 +202,18 @@ fn tables(world: &World, spread: Spread) -> (Vec<Table>, usize) {
     let answers = || {
         world.processes.iter().filter_map(|process| Some((process, process.answer.as_ref()?.as_ref().ok()?)))
     };
-    let bodies: Vec<&[u8]> = answers()
+    let bodies: Vec<Vec<u8>> = answers()
         .filter_map(|(_, joined)| match joined {
-            Joined::Whole(_, body) => Some(&**body),
+            Joined::Whole(table) => Some(table.bytes()),
             Joined::Elsewhere(_) => None,
         })
         .collect();
     assert!(bodies.windows(2).all(|two| two[0] == two[1]));
     let mut referred = 0;
     let mut table = |(process, joined): (&Process, &Joined)| match joined {
-        Joined::Whole(table, _) => {
-            let tree = Tree::of(&table.members, spread);
+        Joined::Whole(table) => {
+            let tree = Tree::of(table);
+            assert!(world.processes.len() == 1 || table.spread == spread);
             assert!(tree.sources(process.hello.rank).is_empty());
             Some(table.clone())
         }
@@ -221,7 +222,7 @@ fn tables(world: &World, spread: Spread) -> (Vec<Table>, usize) {
             let body = bodies.first()?;
             let table = reference.read(body).expect("the root's");
             let named: Vec<Rank> = reference.sources.iter().map(|(rank, _)| *rank).collect();
-            assert_eq!(named, Tree::of(&table.members, spread).sources(process.hello.rank));
+            assert_eq!(named, Tree::of(&table).sources(process.hello.rank));
             for (rank, member) in &reference.sources {
                 assert_eq!((&member.host, &member.tcp), {
                     let there = &table.members[*rank as usize];

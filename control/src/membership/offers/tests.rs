@@ -1,12 +1,13 @@
 //! Processes, whose state is here in one, that hand a table on to each other over their sockets.
 
+use std::os::fd::OwnedFd;
 use std::thread::JoinHandle;
 
 use consort_memory::sync::{AtomicBool, Ordering};
 
 use super::*;
-use crate::bootstrap::{Spread, Tree};
-use crate::membership::thread;
+use crate::bootstrap::Spread;
+use crate::membership::{race, thread};
 
 const KEY: [u8; 32] = [8; 32];
 const JOB: [u8; 16] = [7; 16];
@@ -26,11 +27,20 @@ impl Process {
         Process { shared, thread: Some(std::thread::spawn(move || thread::run(&runs))) }
     }
 
-    /// Has nothing left of what it served.
-    fn is_idle(&self) -> bool {
+    fn gives(&self) -> usize {
         let sources = lock(&self.shared.sources);
-        !sources.values().any(|source| matches!(source, Source::Giving(_) | Source::Greeting(_)))
-            && lock(&self.shared.offers.open).is_empty()
+        sources.values().filter(|source| matches!(source, Source::Giving(_))).count()
+    }
+
+    fn greets(&self) -> usize {
+        let sources = lock(&self.shared.sources);
+        sources.values().filter(|source| matches!(source, Source::Greeting(_))).count()
+    }
+
+    /// How many of the takers of all offers have not taken the table.
+    fn awaits(&self) -> usize {
+        let open = lock(&self.shared.offers.open);
+        open.values().flatten().map(|offer| lock(&offer.awaited).len()).sum()
     }
 }
 
@@ -47,7 +57,8 @@ impl Drop for Process {
 struct Job {
     processes: Vec<Process>,
     table: Table,
-    body: Arc<[u8]>,
+    /// Holds ports at which nothing listens.
+    held: Vec<OwnedFd>,
 }
 
 impl Job {
@@ -63,44 +74,55 @@ impl Job {
                 ..bootstrap::Member::unknown()
             }
         };
-        let members: Vec<bootstrap::Member> = processes.iter().zip(0..).map(member).collect();
-        let body = bootstrap::Reference::body_for_test(&members);
-        Job { processes, table: Table { job: JOB, key: KEY, members }, body }
+        let members = processes.iter().zip(0..).map(member).collect();
+        let table = Table { job: JOB, key: KEY, nonce: [3; 32], spread: SPREAD, members };
+        Job { processes, table, held: Vec::new() }
     }
 
-    fn tree(&self) -> Tree {
-        Tree::of(&self.table.members, SPREAD)
+    /// The same, but what this rank said of itself.
+    fn with(mut self, rank: Rank, change: impl FnOnce(&mut bootstrap::Member)) -> Self {
+        let mut members = self.table.members.to_vec();
+        change(&mut members[rank as usize]);
+        self.table.members = members.into();
+        self
     }
 
-    fn reference(&self, sources: &[Rank]) -> Reference {
-        let sources =
-            sources.iter().map(|rank| (*rank, self.table.members[*rank as usize].clone())).collect();
-        Reference::for_test(&self.table, &self.body, sources)
+    /// The same, but nothing listens where this rank said that it does.
+    fn without(mut self, rank: Rank) -> Self {
+        let (held, address) = race::tests::refusing();
+        self.held.push(held);
+        self.with(rank, |member| member.tcp = vec![address])
     }
 
-    fn take(&self, rank: Rank, sources: &[Rank], patience: Patience<'_>) -> Result<(Table, Arc<[u8]>)> {
+    fn take(&self, rank: Rank, sources: &[Rank], patience: Patience<'_>) -> Result<Table> {
+        let source = |rank: &Rank| (*rank, self.table.members[*rank as usize].clone());
+        let reference = Reference::to(&self.table, sources.iter().map(source).collect());
         let own = &self.table.members[rank as usize];
-        take(&self.processes[rank as usize].shared, rank, own, &self.reference(sources), patience)
+        take(&self.processes[rank as usize].shared, rank, own, &reference, patience)
     }
 
-    fn offer(&self, rank: Rank, takers: &[Rank]) -> Offering {
-        let shared = &self.processes[rank as usize].shared;
-        Offering::new(shared, &self.table, rank, self.body.clone(), takers.iter().copied())
+    fn offer(&self, rank: Rank) {
+        self.processes[rank as usize].shared.offer(&self.table, &self.table.members, rank);
     }
 
     /// A rank that joins: it takes the table if the root does not give it, and hands it on.
-    fn join(&self, rank: Rank, patience: Patience<'_>) {
-        let tree = self.tree();
-        let sources = tree.sources(rank);
+    fn join(&self, rank: Rank) {
+        let sources = Tree::of(&self.table).sources(rank);
         if !sources.is_empty() {
-            let (table, body) = self.take(rank, &sources, patience).expect("a table");
-            assert_eq!((&table.members, &body), (&self.table.members, &self.body));
+            let table = self.take(rank, &sources, patient()).expect("a table");
+            assert_eq!(
+                (table.members, table.spread, table.nonce),
+                (self.table.members.clone(), SPREAD, [3; 32])
+            );
         }
-        let takers = tree.takers(rank);
-        let offering = (!takers.is_empty()).then(|| self.offer(rank, &takers));
-        if let Some(offering) = offering {
-            offering.wait(patience);
-        }
+        self.offer(rank);
+    }
+
+    /// A call of rank 0 by another one.
+    fn call(&self, from: Rank, key: [u8; 32]) -> Call {
+        let subject = Subject { job: relay_name(&KEY), from, to: 0 };
+        let members = &self.table.members;
+        Call::before_links(subject, key, &members[1], &members[0])
     }
 }
 
@@ -124,92 +146,119 @@ fn a_table_comes_to_all_ranks_and_nothing_is_left_of_its_way() {
             // Those that take it come first.
             for rank in (0..19).rev() {
                 let job = &job;
-                threads.spawn(move || job.join(rank, patient()));
+                threads.spawn(move || job.join(rank));
             }
         });
-        until("nothing is left", || job.processes.iter().all(Process::is_idle));
+        let is_over = |process: &Process| process.gives() + process.greets() + process.awaits() == 0;
+        until("nothing is left", || job.processes.iter().all(is_over));
+        // As a process does that ends.
+        let begun = Instant::now();
+        job.processes.iter().for_each(|process| process.shared.offers.part());
+        assert!(begun.elapsed() < PARTING, "no taker is waited for");
     }
 }
 
 #[test]
-fn where_a_source_is_gone_or_silent_the_one_above_it_hands_the_table_on() {
+fn ranks_of_one_process_have_one_table() {
+    let process = Process::new();
+    let job = Job::new(3, 1, false);
+    let table = || Table { members: job.table.members.to_vec().into(), ..job.table.clone() };
+    let first = process.shared.one_table(&table());
+    assert!(Arc::ptr_eq(&first, &process.shared.one_table(&table())));
+    let other = process.shared.one_table(&Table { job: [9; 16], ..table() });
+    assert!(!Arc::ptr_eq(&first, &other));
+}
+
+#[test]
+fn where_a_source_is_gone_or_silent_the_other_hands_the_table_on() {
     let job = Job::new(3, 1, true);
-    let offering = job.offer(0, &[]);
-    // Rank 1 runs and never has the table: its claim is parked there until it calls the other.
+    job.offer(0);
+    // Rank 1 runs and never has the table: the claim is parked there for a while.
     assert!(job.take(2, &[1, 0], patient()).is_ok());
-    let mut gone = job;
-    gone.table.members[1].tcp = vec![{
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        listener.local_addr().expect("an address")
-    }];
-    assert!(gone.take(2, &[1, 0], patient()).is_ok());
-    drop(offering);
+    // Rank 1 does not become one of the job.
+    job.offer(1);
+    job.processes[1].shared.withdraw(&KEY, 1);
+    assert!(job.take(2, &[1, 0], patient()).is_ok());
+    let job = job.without(1);
+    job.offer(0);
+    assert!(job.take(2, &[1, 0], patient()).is_ok());
+}
+
+#[test]
+fn a_process_that_ends_waits_for_its_takers_for_a_while() {
+    let job = Job::new(6, 1, true);
+    job.offer(0);
+    let takers = Tree::of(&job.table).takers(0);
+    assert_eq!(takers, [2, 3]);
+    std::thread::scope(|threads| {
+        let parted = threads.spawn(|| {
+            let begun = Instant::now();
+            job.processes[0].shared.offers.part();
+            begun.elapsed()
+        });
+        // Another rank that has it from rank 0 is not waited for.
+        for taker in [5, 3, 2] {
+            assert!(job.take(taker, &[0], patient()).is_ok());
+        }
+        assert!(parted.join().expect("no panic") < PARTING);
+    });
+    job.offer(1);
+    let begun = Instant::now();
+    job.processes[1].shared.offers.part();
+    assert!(begun.elapsed() >= PARTING, "ranks 4 and 5 have not come");
 }
 
 #[test]
 fn a_rank_that_gets_no_table_names_the_sources_by_its_deadline() {
-    let mut job = Job::new(2, 1, true);
-    job.table.members[0].tcp = vec![{
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        listener.local_addr().expect("an address")
-    }];
-    let begun = Instant::now();
-    let error = job.take(1, &[0], (begun + Duration::from_millis(200)).into()).expect_err("no table");
+    let job = Job::new(2, 1, true).without(0);
+    let error = job.take(1, &[0], (Instant::now() + Duration::from_secs(1)).into()).expect_err("no table");
     let Error::Join { rank: 1, cause, .. } = &error else { panic!("{error}") };
     assert!(cause.contains("rank 0 (host h, process 1): ") && cause.contains("refused"), "{cause}");
     let cancelled = AtomicBool::new(true);
-    let error =
-        job.take(1, &[0], Patience::until(Instant::now() + LONG, Some(&cancelled))).expect_err("cancelled");
+    let patience = Patience::until(Instant::now() + LONG, Some(&cancelled));
+    let error = job.take(1, &[0], patience).expect_err("cancelled");
     assert_eq!(error.to_string(), bootstrap::cancelled(1).to_string());
 }
 
 #[test]
-fn a_table_that_is_not_the_roots_is_refused_and_no_stranger_gets_one() {
+fn a_table_that_is_not_the_roots_is_refused_at_once() {
     let job = Job::new(3, 1, true);
-    let mut other = job.table.clone();
-    other.members[0].pid += 1;
-    let false_body = bootstrap::Reference::body_for_test(&other.members);
-    let offering = Offering::new(&job.processes[0].shared, &job.table, 0, false_body, [1]);
-    let error = job.take(1, &[0], (Instant::now() + Duration::from_millis(200)).into()).expect_err("false");
+    let other = Job { processes: Vec::new(), table: job.table.clone(), held: Vec::new() };
+    let other = other.with(0, |member| member.pid += 1).table;
+    job.processes[0].shared.offer(&other, &other.members, 0);
+    let error = job.take(1, &[0], patient()).expect_err("false");
     assert!(error.to_string().contains("not the table of this job's root"), "{error}");
-    drop(offering);
-    // With another key the name is another one; under the right name it cannot be proved.
-    let offering = job.offer(0, &[1]);
-    let subject = Subject { job: relay_name(&KEY), from: 1, to: 0 };
-    let mut stranger = Call::before_links(subject, [9; 32], &job.table.members[1], &job.table.members[0]);
-    let refused = stranger.attempt(&job.processes[1].shared, patient()).expect_err("no proof");
+    // Another source has the right one.
+    job.offer(2);
+    assert!(job.take(1, &[0, 2], patient()).is_ok());
+}
+
+#[test]
+fn no_stranger_gets_a_table() {
+    let job = Job::new(3, 1, true);
+    job.offer(0);
+    let shared = &job.processes[1].shared;
+    let refused = job.call(1, [9; 32]).attempt(shared, patient()).expect_err("no proof");
     assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied, "{refused}");
-    let mut beyond =
-        Call::before_links(Subject { from: 3, ..subject }, KEY, &job.table.members[1], &job.table.members[0]);
-    assert!(beyond.attempt(&job.processes[1].shared, patient()).is_err(), "there is no rank 3");
-    // It still waits for its taker.
-    let begun = Instant::now();
-    offering.wait((begun + Duration::from_millis(20)).into());
-    assert!(begun.elapsed() >= Duration::from_millis(20));
-    assert!(job.take(1, &[0], patient()).is_ok());
-    offering.wait(patient());
+    assert!(job.call(3, KEY).attempt(shared, patient()).is_err(), "there is no rank 3");
+    assert!(job.call(1, KEY).attempt(shared, patient()).is_ok());
 }
 
 #[test]
 fn a_taker_that_does_not_read_or_dies_keeps_no_other_waiting() {
-    let mut job = Job::new(3, 1, true);
-    // More than sockets hold.
-    job.body = vec![7; 64 << 20].into();
-    let offering = job.offer(0, &[1]);
-    let subject = Subject { job: relay_name(&KEY), from: 1, to: 0 };
-    let mut call = Call::before_links(subject, KEY, &job.table.members[1], &job.table.members[0]);
-    let silent = call.attempt(&job.processes[1].shared, patient()).expect("an answer");
-    // Not a table, but all of its bytes come.
-    let reads = |rank: Rank| {
-        let error =
-            job.take(rank, &[0], (Instant::now() + Duration::from_secs(1)).into()).expect_err("no table");
-        assert!(error.to_string().contains("too long"), "{error}");
-    };
-    reads(2);
-    drop(silent);
-    until("it is given up", || {
-        let sources = lock(&job.processes[0].shared.sources);
-        !sources.values().any(|source| matches!(source, Source::Giving(_)))
+    let size = 4;
+    let job = (0..size).fold(Job::new(size, 1, true), |job, rank| {
+        job.with(rank, |member| member.hardware = Arc::new(vec![b'x'; 40_000]))
     });
-    assert!(lock(&offering.offer.awaited).contains(&1));
+    job.offer(0);
+    // They read nothing, and so do not say that they have it.
+    let silent: Vec<Stream> = (0..64)
+        .map(|_| job.call(2, KEY).attempt(&job.processes[1].shared, patient()).expect("an answer"))
+        .collect();
+    until("all are being given it", || job.processes[0].gives() == silent.len());
+    assert_eq!(job.take(3, &[0], patient()).expect("a table").members, job.table.members);
+    until("rank 3 says that it has it", || job.processes[0].awaits() == 1);
+    drop(silent);
+    until("they are given up", || job.processes[0].gives() == 0);
+    assert_eq!(job.processes[0].awaits(), 1, "rank 2 has not said so");
 }

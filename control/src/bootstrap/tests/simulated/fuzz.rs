@@ -8,7 +8,8 @@ use std::rc::Rc;
 use consort_transports::fuzzing::{Input, Seen, Target, fuzz};
 
 use super::*;
-use crate::bootstrap::Dial;
+use crate::bootstrap::relay::{Referral, Spread};
+use crate::bootstrap::{Dial, Joined};
 use crate::handshake::Claim;
 use crate::proof::digest;
 
@@ -127,7 +128,7 @@ fn root(input: &Input, seen: &mut Seen) {
     world.run(|world| world.processes.iter().all(|process| process.over));
     for process in &world.processes {
         match process.answer.as_ref().expect("an answer") {
-            Ok(Joined::Whole(table, _)) => assert_eq!(table.members.len(), 2),
+            Ok(Joined::Whole(table)) => assert_eq!(table.members.len(), 2),
             Ok(Joined::Elsewhere(_)) => panic!("a job of two ranks"),
             Err(error) => {
                 assert!(proved, "strangers kept a rank out: {error}");
@@ -192,7 +193,7 @@ impl Script {
         }
         let key = prove(&self.secret, "connection", &[&CHALLENGE, &self.nonce]);
         let signed = |kind, label: &str| frame(kind, &[&prove(&key, label, &[&digest(bytes)]), bytes]);
-        self.ready.extend(match what % 8 {
+        self.ready.extend(match what % 9 {
             0 => bytes.to_vec(),
             1 => frame(kind::GREETING, &[&marked(&CHALLENGE)]),
             2 => {
@@ -206,7 +207,8 @@ impl Script {
                 self.closed = true;
                 Vec::new()
             }
-            _ => frame(kind::REFUSAL, &[&[0]]),
+            7 => frame(kind::REFUSAL, &[&[0]]),
+            _ => signed(kind::REFERRAL, "referral"),
         });
         true
     }
@@ -295,8 +297,17 @@ fn joiner(input: &Input, seen: &mut Seen) {
     let proved = connections.iter().any(|connection| connection.borrow().proved);
     match answer {
         Ok(table) => {
-            assert!(proved && table.whole().expect("the whole").members.len() == 3);
-            seen.note("table");
+            assert!(proved);
+            seen.note(match table {
+                Joined::Whole(table) => {
+                    assert_eq!(table.members.len(), 3);
+                    0
+                }
+                Joined::Elsewhere(reference) => {
+                    assert!(reference.sources.iter().all(|(rank, _)| *rank < 3));
+                    reference.sources.len()
+                }
+            });
         }
         Err(error) => {
             assert!(proved || !decided(&error), "a stranger decided: {error}");
@@ -315,9 +326,13 @@ fn whatever_a_root_says_a_rank_has_an_answer_by_its_deadline() {
     let members = [member(0), member(1), member(2)];
     let said = |what: u8, bytes: &[u8]| [&[what], bytes].concat();
     let known = vec![said(1, &[]), said(2, &[])];
-    let table = said(3, &wire::encode_table(&[5; 32], members.iter()));
+    let table = said(3, &wire::encode_table(&[5; 32], Spread::default(), members.iter()));
+    let sources =
+        members[..2].iter().enumerate().map(|(rank, member)| (rank as u32, member.clone())).collect();
+    let referral = said(8, &Referral { nonce: [5; 32], digest: [6; 32], sources }.encode());
     let mut originals = vec![
         [known.clone(), vec![table.clone()]].concat(),
+        [known.clone(), vec![referral]].concat(),
         vec![said(1, &[]), said(0, &[4; 40])],
         vec![
             said(0, &[0xff; 9]),

@@ -2,8 +2,9 @@
 //! one thread. How the table goes on from rank to rank, and the making of links, is counted from the figures seen here and
 //! from those that are given.
 //!
-//! `cargo bench -p consort-control --bench joining -- RANKS PER_HOST [GBITS [LINK_US]]`: GBITS is the rate of a host's wire (10), LINK_US
-//! what a control link costs a core of its rank (600, from `docs/measurements/hosts.md`, *Many ranks*).
+//! `cargo run --release -p consort-control --example joining -- RANKS PER_HOST [GBITS [LINK_US]]`: GBITS is the rate of a host's wire (10),
+//! LINK_US what a control link costs a core of its rank (600, from `docs/measurements/hosts.md`, *Many ranks*). The root and the
+//! ranks hold a descriptor for each rank (`ulimit -n`).
 
 use std::error::Error;
 use std::io::{BufRead, BufReader};
@@ -14,7 +15,7 @@ use std::sync::{Arc, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use consort_control::bootstrap::{Dial, Hello, Joined, Joiner, Member, Spread, Table, Tree, UniqueId};
+use consort_control::bootstrap::{Dial, Hello, Joined, Joiner, Member, Table, Tree, UniqueId};
 use consort_control::clock::Clock;
 use consort_control::membership::member;
 use consort_control::membership::overlay;
@@ -25,7 +26,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
 use nix::sys::time::TimeValLike;
 
-const SECRET: &[u8] = b"of a bench, sixteen or more";
+const SECRET: &[u8] = b"of an example, sixteen or more";
 const PATIENCE: Duration = Duration::from_secs(120);
 /// A round trip between hosts.
 const ROUND_TRIP: Duration = Duration::from_micros(50);
@@ -151,7 +152,7 @@ fn spread(tree: &Tree, size: u32, per_host: u32, bytes: usize, rate: f64, read: 
                     of_root += send;
                     of_root
                 }
-                // A copy within the host, by one core after the other.
+                // A copy within the host.
                 Some(source) if source / per_host == rank / per_host => has[source as usize] + read,
                 Some(source) => {
                     let wire = &mut wires[(source / per_host) as usize];
@@ -170,7 +171,7 @@ fn resident() -> u64 {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.first().is_some_and(|role| role == "root") {
         return root();
     }
@@ -195,10 +196,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let of_root: u64 = lines.next().ok_or("no figure")??.parse()?;
     child.wait()?;
 
-    let bodies: Vec<&Arc<[u8]>> = answers
+    let bodies: Vec<Vec<u8>> = answers
         .iter()
         .filter_map(|answer| match answer {
-            Joined::Whole(_, body) => Some(body),
+            Joined::Whole(table) => Some(table.bytes()),
             Joined::Elsewhere(_) => None,
         })
         .collect();
@@ -227,7 +228,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         body.len(),
     );
     let Some(table) = table else { return Ok(()) };
-    let tree = Tree::of(&table.members, Spread::default());
+    let tree = Tree::of(&table);
     let has = spread(&tree, size, per_host, body.len(), gbits * 1e9 / 8.0, read);
     let links = overlay::neighbours(0, size, overlay::FULL_MAX).len() as u32;
     let before = resident();
@@ -235,11 +236,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let kept: Vec<_> = (0..8)
         .map(|rank| {
             let (clock, registry) = (Clock::default(), Arc::default());
-            let own: Arc<[Member]> = table.members.clone().into();
+            let own = table.members.to_vec();
             member::Member::within(Weak::new(), clock, registry, job, key, rank, own, overlay::FULL_MAX)
         })
         .collect();
-    let memory = (resident() - before) / kept.len() as u64;
+    let memory = resident().saturating_sub(before) / kept.len() as u64;
     let handed = has.iter().max().copied().unwrap_or_default();
     let most = (0..size).map(|rank| tree.takers(rank).len()).max().unwrap_or(0);
     println!(
