@@ -13,9 +13,9 @@ use consort_control::bootstrap::{self, Hello, Joined, Launch, Table, UniqueId};
 use consort_control::membership::dial;
 use consort_control::membership::group::Group;
 use consort_control::membership::member::{Link, Member};
-use consort_control::membership::offers;
 use consort_control::membership::patience::Patience;
 use consort_control::membership::process::{Process, Shared, random};
+use consort_control::membership::relays;
 use consort_control::trace;
 use consort_settings::options::{Options, Pinning, Settings};
 use consort_topology::Place;
@@ -136,7 +136,7 @@ impl Communicator {
             Joined::Elsewhere(reference) => {
                 // Others may ask it for the table before it has it.
                 process.ensure_thread()?;
-                offers::take(&process.shared, rank, &member, &reference, patience)?
+                relays::take(&process.shared, rank, &member, &reference, patience)?
             }
         };
         let member = link_up(&process, rank, table, patience, settings.join_timeout)?;
@@ -304,7 +304,7 @@ fn link_up(
         return Ok(member);
     }
     process.ensure_thread()?;
-    shared.offer(&table, &members, rank);
+    shared.relay(&table, &members, rank);
     shared.enlist(&member);
     link_all(shared, &member, patience)
         .and_then(|unlinked| match unlinked {

@@ -5,7 +5,7 @@
 //! comes to each host once.
 //!
 //! Invariant: pure; what the root says of a rank's sources, these know of their takers from the table, which holds the form of the
-//! tree as well. Absent: how it travels (see `membership::offers`).
+//! tree as well. Absent: how it travels (see `membership::relays`).
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ use consort_types::Rank;
 /// How a table is spread: it travels with the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Spread {
-    /// Up to so many ranks the root gives the whole table to each.
+    /// Up to how many ranks the root gives the whole table to each.
     pub whole_max: u32,
     /// How many ranks have it from the root at most, and how many of other hosts, and as many of its own, a rank gives it to.
     pub fanout: u16,
@@ -166,7 +166,7 @@ impl Reference {
         Reference { job: table.job, key: table.key, sources, size: table.members.len() as u32, digest }
     }
 
-    /// The table of these bytes, whoever gave them.
+    /// The table of these bytes, which another rank gave.
     ///
     /// # Errors
     /// What is wrong with them.

@@ -19,8 +19,8 @@ use super::dial::Subject;
 use super::link::{RemoteLink, Stream};
 use super::lock;
 use super::member::Member;
-use super::offers::{Giving, Offer};
 use super::process::{Shared, Source};
+use super::relays::{Giving, Relay};
 use crate::frames::Frames;
 use crate::handshake::{self, Callee};
 use consort_types::Rank;
@@ -156,8 +156,8 @@ impl Greeting {
             Poll::Pending => return Ok(()),
             Poll::Ready(claimed) => *claimed?,
         };
-        match shared.offers.find(&job, to) {
-            Some(Some(offer)) => return self.give(shared, key, offer, from),
+        match shared.relays.find(&job, to) {
+            Some(Some(relay)) => return self.give(shared, key, relay, from),
             Some(None) => {
                 return Err(format!("rank {from} asks for a table of ranks that is not handed on any more"));
             }
@@ -195,11 +195,11 @@ impl Greeting {
     }
 
     /// Hands the table of ranks on to who proves that it is of the job.
-    fn give(&mut self, shared: &Arc<Shared>, key: u64, offer: Arc<Offer>, from: Rank) -> Result<(), String> {
-        let Some(stream) = self.accept(shared, key, &offer.table.key, from, offer.has(from))? else {
+    fn give(&mut self, shared: &Arc<Shared>, key: u64, relay: Arc<Relay>, from: Rank) -> Result<(), String> {
+        let Some(stream) = self.accept(shared, key, &relay.table.key, from, relay.has(from))? else {
             return Ok(());
         };
-        Giving::begin(shared, offer, stream, from)
+        Giving::begin(shared, relay, stream, from)
             .map_err(|error| format!("the table of ranks cannot be handed on: {error}"))
     }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! process  the thread and what it watches        registry  what other communicators of the process do
-//! dial, accept, race, link    links to the other ranks        offers  how the table of a large job travels before
+//! dial, accept, race, link    links to the other ranks        relays  how the table of a large job travels before
 //! overlay  which links there are from the beginning        callers  the threads that make the others
 //! member   this process's end of a job            wire      what is said on links
 //! group    a communicator's ranks, their failure, their rounds
@@ -20,12 +20,12 @@ pub mod group;
 pub mod inquiry;
 pub mod link;
 pub mod member;
-pub mod offers;
 pub mod overlay;
 pub mod patience;
 pub mod process;
 mod race;
 pub mod registry;
+pub mod relays;
 mod thread;
 pub mod wire;
 

@@ -26,9 +26,9 @@ use nix::sys::socket::{Backlog, listen};
 use super::callers::Callers;
 use super::link::RemoteLink;
 use super::member::{Link, Member};
-use super::offers::{Giving, Offers};
 use super::patience::Patience;
 use super::registry::Registry;
+use super::relays::{Giving, Relays};
 use super::{accept, lock, thread};
 use crate::bootstrap::{asked_interfaces, sockets};
 use crate::proof::hex;
@@ -109,7 +109,7 @@ pub struct Shared {
     members_changed: Condvar,
     pub(super) unattended: Mutex<Vec<Attended>>,
     pub(super) callers: Mutex<Callers>,
-    pub(super) offers: Offers,
+    pub(super) relays: Relays,
 }
 
 /// What the control thread watches besides the fixed sources.
@@ -193,7 +193,7 @@ impl Drop for Process {
         }
         let thread = thread.filter(|thread| thread.thread().id() != std::thread::current().id());
         if thread.is_some() {
-            self.shared.offers.part();
+            self.shared.relays.part();
         }
         self.shared.stop.store(true, Ordering::Relaxed);
         self.shared.wake();
@@ -291,7 +291,7 @@ impl Shared {
             members_changed: Condvar::new(),
             unattended: Mutex::new(Vec::new()),
             callers: Mutex::default(),
-            offers: Offers::default(),
+            relays: Relays::default(),
         };
         if let Some(service) = service {
             shared
@@ -490,6 +490,7 @@ impl Shared {
 
     /// The member is gone: its sources are watched no longer.
     pub fn dismiss(&self, member: &Member) {
+        self.relays.dismiss(&member.key, member.rank);
         let mine = |_: &u64, source: &mut Source| match source {
             Source::Link(link) => std::ptr::eq(link.member.as_ptr(), member),
             Source::Peer { member: other, .. } => std::ptr::eq(other.as_ptr(), member),

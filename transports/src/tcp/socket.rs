@@ -261,7 +261,7 @@ impl Socket {
     }
 }
 
-/// Up to so many bytes, pieces are copied together: that costs less than it costs the system to take them one by one.
+/// Up to how many bytes pieces are copied together: that costs less than it costs the system to take them one by one.
 const TOGETHER_BYTES: usize = 512;
 
 /// Writes what the system takes of some pieces of `bytes` in all; 0 where it is full.

@@ -235,7 +235,7 @@ fn tables(world: &World, spread: Spread) -> (Vec<Table>, usize) {
             Some(table)
         }
     };
-    (answers().filter_map(|answer| table(answer)).collect(), referred)
+    (answers().filter_map(&mut table).collect(), referred)
 }
 
 /// The job of a seed, and who is in trouble.

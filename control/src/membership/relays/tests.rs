@@ -37,10 +37,10 @@ impl Process {
         sources.values().filter(|source| matches!(source, Source::Greeting(_))).count()
     }
 
-    /// How many of the takers of all offers have not taken the table.
+    /// How many of the takers of all relays have not taken the table.
     fn awaits(&self) -> usize {
-        let open = lock(&self.shared.offers.open);
-        open.values().flatten().map(|offer| lock(&offer.awaited).len()).sum()
+        let open = lock(&self.shared.relays.open);
+        open.values().flatten().map(|relay| lock(&relay.awaited).len()).sum()
     }
 }
 
@@ -101,8 +101,8 @@ impl Job {
         take(&self.processes[rank as usize].shared, rank, own, &reference, patience)
     }
 
-    fn offer(&self, rank: Rank) {
-        self.processes[rank as usize].shared.offer(&self.table, &self.table.members, rank);
+    fn relay(&self, rank: Rank) {
+        self.processes[rank as usize].shared.relay(&self.table, &self.table.members, rank);
     }
 
     /// A rank that joins: it takes the table if the root does not give it, and hands it on.
@@ -115,7 +115,7 @@ impl Job {
                 (self.table.members.clone(), SPREAD, [3; 32])
             );
         }
-        self.offer(rank);
+        self.relay(rank);
     }
 
     /// A call of rank 0 by another one.
@@ -151,9 +151,13 @@ fn a_table_comes_to_all_ranks_and_nothing_is_left_of_its_way() {
         });
         let is_over = |process: &Process| process.gives() + process.greets() + process.awaits() == 0;
         until("nothing is left", || job.processes.iter().all(is_over));
-        // As a process does that ends.
+        // As ranks do that close their communicators, and processes that end.
+        for (process, rank) in job.processes.iter().zip(0..) {
+            process.shared.relays.dismiss(&KEY, rank);
+            assert!(lock(&process.shared.relays.open).is_empty());
+        }
         let begun = Instant::now();
-        job.processes.iter().for_each(|process| process.shared.offers.part());
+        job.processes.iter().for_each(|process| process.shared.relays.part());
         assert!(begun.elapsed() < PARTING, "no taker is waited for");
     }
 }
@@ -172,28 +176,28 @@ fn ranks_of_one_process_have_one_table() {
 #[test]
 fn where_a_source_is_gone_or_silent_the_other_hands_the_table_on() {
     let job = Job::new(3, 1, true);
-    job.offer(0);
+    job.relay(0);
     // Rank 1 runs and never has the table: the claim is parked there for a while.
     assert!(job.take(2, &[1, 0], patient()).is_ok());
     // Rank 1 does not become one of the job.
-    job.offer(1);
+    job.relay(1);
     job.processes[1].shared.withdraw(&KEY, 1);
     assert!(job.take(2, &[1, 0], patient()).is_ok());
     let job = job.without(1);
-    job.offer(0);
+    job.relay(0);
     assert!(job.take(2, &[1, 0], patient()).is_ok());
 }
 
 #[test]
 fn a_process_that_ends_waits_for_its_takers_for_a_while() {
     let job = Job::new(6, 1, true);
-    job.offer(0);
+    job.relay(0);
     let takers = Tree::of(&job.table).takers(0);
     assert_eq!(takers, [2, 3]);
     std::thread::scope(|threads| {
         let parted = threads.spawn(|| {
             let begun = Instant::now();
-            job.processes[0].shared.offers.part();
+            job.processes[0].shared.relays.part();
             begun.elapsed()
         });
         // Another rank that has it from rank 0 is not waited for.
@@ -202,9 +206,10 @@ fn a_process_that_ends_waits_for_its_takers_for_a_while() {
         }
         assert!(parted.join().expect("no panic") < PARTING);
     });
-    job.offer(1);
+    job.relay(1);
+    job.processes[1].shared.relays.dismiss(&KEY, 1);
     let begun = Instant::now();
-    job.processes[1].shared.offers.part();
+    job.processes[1].shared.relays.part();
     assert!(begun.elapsed() >= PARTING, "ranks 4 and 5 have not come");
 }
 
@@ -225,18 +230,18 @@ fn a_table_that_is_not_the_roots_is_refused_at_once() {
     let job = Job::new(3, 1, true);
     let other = Job { processes: Vec::new(), table: job.table.clone(), held: Vec::new() };
     let other = other.with(0, |member| member.pid += 1).table;
-    job.processes[0].shared.offer(&other, &other.members, 0);
+    job.processes[0].shared.relay(&other, &other.members, 0);
     let error = job.take(1, &[0], patient()).expect_err("false");
     assert!(error.to_string().contains("not the table of this job's root"), "{error}");
     // Another source has the right one.
-    job.offer(2);
+    job.relay(2);
     assert!(job.take(1, &[0, 2], patient()).is_ok());
 }
 
 #[test]
 fn no_stranger_gets_a_table() {
     let job = Job::new(3, 1, true);
-    job.offer(0);
+    job.relay(0);
     let shared = &job.processes[1].shared;
     let refused = job.call(1, [9; 32]).attempt(shared, patient()).expect_err("no proof");
     assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied, "{refused}");
@@ -250,7 +255,7 @@ fn a_taker_that_does_not_read_or_dies_keeps_no_other_waiting() {
     let job = (0..size).fold(Job::new(size, 1, true), |job, rank| {
         job.with(rank, |member| member.hardware = Arc::new(vec![b'x'; 40_000]))
     });
-    job.offer(0);
+    job.relay(0);
     // They read nothing, and so do not say that they have it.
     let silent: Vec<Stream> = (0..64)
         .map(|_| job.call(2, KEY).attempt(&job.processes[1].shared, patient()).expect("an answer"))

@@ -7,8 +7,9 @@
 //! taker ── one byte: it has read it ────────────────────────────────────────────────► the source waits for it no longer
 //! ```
 //!
-//! Invariant: a table is believed when it has the digest that the root said. A rank that has the table hands it on for as long as its
-//! process has communicators, and then until its own takers have it, but not longer than [`PARTING`].
+//! Invariant: a table is believed when it has the digest that the root said. A rank that has the table hands it on for as long as it
+//! has communicators of that job, and then until its own takers have it, but a process that ends waits for them no longer than
+//! [`PARTING`].
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Read, Write};
@@ -48,9 +49,9 @@ type Name = ([u8; 16], Rank);
 
 /// The tables that ranks of this process hand on.
 #[derive(Default)]
-pub(super) struct Offers {
-    /// Without an offer where a rank does so no longer.
-    open: Mutex<HashMap<Name, Option<Arc<Offer>>>>,
+pub(super) struct Relays {
+    /// None for a rank that hands its table on no longer.
+    open: Mutex<HashMap<Name, Option<Arc<Relay>>>>,
     /// A taker has the table.
     taken: Condvar,
     /// The tables of jobs, one for all ranks of this process.
@@ -58,7 +59,7 @@ pub(super) struct Offers {
 }
 
 /// A table that a rank hands on.
-pub(super) struct Offer {
+pub(super) struct Relay {
     pub(super) table: Table,
     /// Its bytes, while it is given.
     body: Mutex<Weak<[u8]>>,
@@ -66,7 +67,7 @@ pub(super) struct Offer {
     awaited: Mutex<BTreeSet<Rank>>,
 }
 
-impl Offer {
+impl Relay {
     /// Whether there is such a rank.
     pub(super) fn has(&self, rank: Rank) -> bool {
         (rank as usize) < self.table.members.len()
@@ -82,25 +83,40 @@ impl Offer {
     }
 }
 
-impl Offers {
-    /// What a rank offers under this name; `Some(None)` where it does so no longer.
-    pub(super) fn find(&self, name: &[u8; 16], rank: Rank) -> Option<Option<Arc<Offer>>> {
+impl Relays {
+    /// What a rank relays under this name; `Some(None)` where it does so no longer.
+    pub(super) fn find(&self, name: &[u8; 16], rank: Rank) -> Option<Option<Arc<Relay>>> {
         lock(&self.open).get(&(*name, rank)).cloned()
     }
 
-    fn has_taken(&self, offer: &Offer, taker: Rank) {
-        lock(&offer.awaited).remove(&taker);
+    /// A rank has no communicators of a job any more.
+    pub(super) fn dismiss(&self, key: &[u8; 32], rank: Rank) {
+        let mut open = lock(&self.open);
+        if open.is_empty() {
+            return;
+        }
+        let name = (relay_name(key), rank);
+        if open
+            .get(&name)
+            .is_some_and(|relay| relay.as_ref().is_none_or(|relay| lock(&relay.awaited).is_empty()))
+        {
+            open.remove(&name);
+        }
+    }
+
+    fn has_taken(&self, relay: &Relay, taker: Rank) {
+        lock(&relay.awaited).remove(&taker);
         drop(lock(&self.open));
         self.taken.notify_all();
     }
 
-    /// The process ends: waits until the takers of its ranks have what these offered, for a while.
+    /// The process ends: waits until the takers of its ranks have what these relay, for a while.
     pub(super) fn part(&self) {
         let until = Instant::now() + PARTING;
         let mut open = lock(&self.open);
         loop {
-            let offers = open.values().flatten();
-            let awaited: BTreeSet<Rank> = offers.flat_map(|offer| lock(&offer.awaited).clone()).collect();
+            let relays = open.values().flatten();
+            let awaited: BTreeSet<Rank> = relays.flat_map(|relay| lock(&relay.awaited).clone()).collect();
             let left = until.saturating_duration_since(Instant::now());
             if awaited.is_empty() {
                 return;
@@ -120,7 +136,7 @@ impl Offers {
 impl Shared {
     /// The table of a job, one for all ranks of this process.
     pub fn one_table(&self, table: &Table) -> Arc<[bootstrap::Member]> {
-        let mut tables = lock(&self.offers.tables);
+        let mut tables = lock(&self.relays.tables);
         tables.retain(|_, known| known.strong_count() > 0);
         let known = tables.get(&table.job).and_then(Weak::upgrade);
         known.unwrap_or_else(|| {
@@ -130,24 +146,24 @@ impl Shared {
     }
 
     /// Hands the table of a large job on from now on.
-    pub fn offer(&self, table: &Table, members: &Arc<[bootstrap::Member]>, rank: Rank) {
+    pub fn relay(&self, table: &Table, members: &Arc<[bootstrap::Member]>, rank: Rank) {
         if members.len() <= table.spread.whole_max as usize {
             return;
         }
-        let offer = Offer {
+        let relay = Relay {
             table: Table { members: members.clone(), ..table.clone() },
             body: Mutex::new(Weak::<[u8; 0]>::new()),
             awaited: Mutex::new(Tree::of(table).takers(rank).into_iter().collect()),
         };
-        lock(&self.offers.open).insert((relay_name(&table.key), rank), Some(Arc::new(offer)));
+        lock(&self.relays.open).insert((relay_name(&table.key), rank), Some(Arc::new(relay)));
         // Its takers may have called before.
         self.wake();
     }
 
     /// A rank did not become one of the job: it hands nothing on.
     pub fn withdraw(&self, key: &[u8; 32], rank: Rank) {
-        if let Some(offer) = lock(&self.offers.open).get_mut(&(relay_name(key), rank)) {
-            *offer = None;
+        if let Some(relay) = lock(&self.relays.open).get_mut(&(relay_name(key), rank)) {
+            *relay = None;
         }
         self.wake();
     }
@@ -158,7 +174,7 @@ pub(super) struct Giving {
     /// Until the taker has it, or is gone.
     stream: Option<Stream>,
     frames: Frames,
-    offer: Arc<Offer>,
+    relay: Arc<Relay>,
     to: Rank,
     /// How much is still to be sent, and since when.
     left: usize,
@@ -167,14 +183,14 @@ pub(super) struct Giving {
 
 impl Giving {
     /// Begins to give a table to a rank that has proved that it knows the key.
-    pub(super) fn begin(shared: &Arc<Shared>, offer: Arc<Offer>, stream: Stream, to: Rank) -> io::Result<()> {
+    pub(super) fn begin(shared: &Arc<Shared>, relay: Arc<Relay>, stream: Stream, to: Rank) -> io::Result<()> {
         stream.watch_over()?;
         let mut frames = Frames::default();
-        let body = offer.body();
+        let body = relay.body();
         frames.outgoing.push(frame_head(kind::TABLE, body.len()));
         frames.outgoing.push(body);
         let left = frames.outgoing.left();
-        let giving = Giving { stream: Some(stream), frames, offer, to, left, since: Instant::now() };
+        let giving = Giving { stream: Some(stream), frames, relay, to, left, since: Instant::now() };
         let giving = Arc::new(Mutex::new(giving));
         let held = lock(&giving);
         let Some(stream) = &held.stream else { return Ok(()) };
@@ -209,7 +225,7 @@ impl Giving {
         }
         self.frames = Frames::default();
         if has_it == Some(true) {
-            shared.offers.has_taken(&self.offer, self.to);
+            shared.relays.has_taken(&self.relay, self.to);
         }
     }
 }

@@ -2,7 +2,7 @@
 //! one thread. How the table goes on from rank to rank, and the making of links, is counted from the figures seen here and
 //! from those that are given.
 //!
-//! `cargo run --release -p consort-control --example joining -- RANKS PER_HOST [GBITS [LINK_US]]`: GBITS is the rate of a host's wire (10),
+//! `cargo run --release -p consort-control --example gathering -- RANKS PER_HOST [GBITS [LINK_US]]`: GBITS is the rate of a host's wire (10),
 //! LINK_US what a control link costs a core of its rank (600, from `docs/measurements/hosts.md`, *Many ranks*). The root and the
 //! ranks hold a descriptor for each rank (`ulimit -n`).
 
