@@ -9,7 +9,7 @@
 //!
 //! Invariant: a table is believed when it has the digest that the root said. A rank that has the table hands it on for as long as it
 //! has communicators of that job, and then until its own takers have it, but a process that ends waits for them no longer than
-//! [`PARTING`].
+//! 5 s.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, Read, Write};
