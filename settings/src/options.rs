@@ -55,6 +55,8 @@ pub enum TransportChoice {
     SharedMemory,
     /// TCP between all ranks, also on one host.
     Tcp,
+    /// RDMA through verbs between all ranks, also on one host.
+    Verbs,
 }
 
 impl TransportChoice {
@@ -64,11 +66,17 @@ impl TransportChoice {
             TransportChoice::Auto => "auto",
             TransportChoice::SharedMemory => "shm",
             TransportChoice::Tcp => "tcp",
+            TransportChoice::Verbs => "verbs",
         }
     }
 
+    /// Whether no link between ranks is through memory that both have mapped.
+    pub fn is_by_messages(self) -> bool {
+        matches!(self, TransportChoice::Tcp | TransportChoice::Verbs)
+    }
+
     fn parse(text: &str) -> Option<Self> {
-        [TransportChoice::Auto, TransportChoice::SharedMemory, TransportChoice::Tcp]
+        [TransportChoice::Auto, TransportChoice::SharedMemory, TransportChoice::Tcp, TransportChoice::Verbs]
             .into_iter()
             .find(|c| c.name() == text)
     }

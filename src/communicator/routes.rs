@@ -5,9 +5,9 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use consort_transports::{MemoryLender, Tcp, Transport};
+use consort_transports::{MemoryLender, Tcp, Transport, TransportError, Verbs};
 
 use crate::Rank;
 use crate::engine::links::link_error;
@@ -27,18 +27,41 @@ pub(crate) struct ProcessRoutes {
     shared: Arc<Shared>,
     /// By local address; with what keeps its listeners.
     tcp: HashMap<IpAddr, (Vec<Arc<Listening>>, Arc<Tcp>)>,
+    /// The process's, once it is needed.
+    verbs: Option<Arc<Verbs>>,
 }
+
+/// RDMA of this process, for as long as a communicator uses it.
+static VERBS: Mutex<Weak<Verbs>> = Mutex::new(Weak::new());
 
 impl ProcessRoutes {
     pub(crate) fn new(shared: Arc<Shared>, settings: &Settings) -> Self {
         let Settings { transport: choice, ports, .. } = *settings;
-        ProcessRoutes { choice, ports, shared, tcp: HashMap::new() }
+        ProcessRoutes { choice, ports, shared, tcp: HashMap::new(), verbs: None }
+    }
+
+    fn verbs(&mut self) -> std::result::Result<Arc<Verbs>, TransportError> {
+        if let Some(verbs) = &self.verbs {
+            return Ok(verbs.clone());
+        }
+        let mut of_process = VERBS.lock().unwrap_or_else(PoisonError::into_inner);
+        // A forked child's copy is its parent's.
+        let verbs = match of_process.upgrade() {
+            Some(verbs) if !verbs.is_forked_child() => verbs,
+            known => {
+                std::mem::forget(known);
+                Arc::new(Verbs::new()?)
+            }
+        };
+        *of_process = Arc::downgrade(&verbs);
+        self.verbs = Some(verbs.clone());
+        Ok(verbs)
     }
 }
 
 impl Routes for ProcessRoutes {
     fn is_mapped(&self, group: &Group, rank: Rank) -> bool {
-        group.member.is_near(group.members[rank as usize]) && self.choice != TransportChoice::Tcp
+        group.member.is_near(group.members[rank as usize]) && !self.choice.is_by_messages()
     }
 
     fn transport(&mut self, group: &Group, rank: Rank) -> Result<Arc<dyn Transport>> {
@@ -48,6 +71,10 @@ impl Routes for ProcessRoutes {
             transport: "shm".into(),
             cause: cause.into(),
         };
+        let failed = |error| link_error(group.rank, rank, error);
+        if self.choice == TransportChoice::Verbs {
+            return Ok(self.verbs().map_err(failed)?);
+        }
         let ip = match (group.member.distance(group.members[rank as usize]), self.choice) {
             (Distance::Process, TransportChoice::Auto | TransportChoice::SharedMemory) => {
                 return Ok(self.shared.loopback.clone());
@@ -66,12 +93,11 @@ impl Routes for ProcessRoutes {
                 ));
             }
             (Distance::Network(ip), _) => ip,
-            (_, TransportChoice::Tcp) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            (_, TransportChoice::Tcp | TransportChoice::Verbs) => IpAddr::V4(Ipv4Addr::LOCALHOST),
         };
         if let Some((_, tcp)) = self.tcp.get(&ip) {
             return Ok(tcp.clone());
         }
-        let failed = |error| link_error(group.rank, rank, error);
         let mut listening = vec![self.shared.listening(ip, self.ports).map_err(failed)?];
         for further in further_interfaces(ip) {
             match self.shared.listening(further, self.ports) {
@@ -91,6 +117,6 @@ impl Routes for ProcessRoutes {
     }
 
     fn abandon(&mut self) {
-        std::mem::forget(std::mem::take(&mut self.tcp));
+        std::mem::forget((std::mem::take(&mut self.tcp), self.verbs.take()));
     }
 }

@@ -111,7 +111,7 @@ pub(crate) struct Chosen {
 
 impl Planning {
     pub(crate) fn new(mut machine: Machine, settings: &Settings) -> Self {
-        machine.sockets |= settings.transport == TransportChoice::Tcp;
+        machine.sockets |= settings.transport.is_by_messages();
         let preferences = settings.preferences.clone();
         // Parts of a job run on a part of its machine, which no setting names.
         let named = preferences
@@ -120,7 +120,7 @@ impl Planning {
             .and_then(|text| graph_for(text, machine.ranks, machine.graphs.with_devices).ok());
         // What the ranks measured between each other is their own machine, not another one to predict for.
         let is_named = named.as_ref().is_some_and(|topology| !topology.measured);
-        let on_own_cores = !is_named && machine.hosts <= 1 && settings.transport != TransportChoice::Tcp;
+        let on_own_cores = !is_named && machine.hosts <= 1 && !settings.transport.is_by_messages();
         let parsed = |text: &Option<Arc<str>>| text.as_deref().and_then(|text| topology::parse(text).ok());
         // A graph of CPUs knows nothing of ranks that take turns on them.
         let known = parsed(&machine.graphs.host).filter(|_| on_own_cores && machine.turns <= 1);

@@ -16,7 +16,6 @@ use consort_algorithms::topology::{self, MeasuredPair, Topology};
 
 use crate::communicator::Communicator;
 use crate::planner::Machine;
-use consort_settings::options::TransportChoice;
 use consort_types::Rank;
 use consort_types::error::{Error, Result};
 
@@ -159,7 +158,7 @@ impl Communicator {
             host_of,
             pairs,
             seconds,
-            sockets: self.core().settings.transport == TransportChoice::Tcp,
+            sockets: self.core().settings.transport.is_by_messages(),
         })
     }
 

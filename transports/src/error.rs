@@ -95,6 +95,26 @@ pub enum TransportError {
         /// What came of calling again.
         calling: String,
     },
+    /// An adapter could not carry out what was asked of a queue pair.
+    #[error(
+        "{transport}: queue pair {queue_pair} of {device} port {port}, to {peer}, failed: {status}; {causes}"
+    )]
+    Completion {
+        /// [`crate::Transport::name`].
+        transport: &'static str,
+        /// The adapter here.
+        device: String,
+        /// Its port.
+        port: u8,
+        /// The number of the queue pair here.
+        queue_pair: u32,
+        /// Where the peer is.
+        peer: String,
+        /// What the completion says.
+        status: String,
+        /// What may be the reason, and what to look at.
+        causes: &'static str,
+    },
     /// The peer closed its side, or its process ended.
     #[error("{transport}: the peer closed the connection; look for the first error on its side")]
     PeerClosed {
@@ -223,6 +243,7 @@ impl TransportError {
             | Self::NoPeerAccess { transport, .. }
             | Self::SelfTest { transport, .. }
             | Self::Cut { transport, .. }
+            | Self::Completion { transport, .. }
             | Self::SelfTestHangs { transport, .. } => transport,
         }
     }

@@ -29,6 +29,7 @@ pub mod simnet;
 mod streams;
 mod tcp;
 mod transport;
+mod verbs;
 
 #[cfg(all(test, feature = "fuzzing"))]
 #[global_allocator]
@@ -48,3 +49,4 @@ pub use transport::{
     Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Flow, Layout, PeerState,
     RemoteRegion, Service, Transport,
 };
+pub use verbs::Verbs;

@@ -30,7 +30,11 @@ const OURS: [Ours; 31] = [
         "seconds until a data connection that both sides are making counts as broken",
     ),
     variable("CONSORT_REPORT_AFTER", "60", "seconds until an operation that does not end is reported"),
-    variable("CONSORT_TRANSPORT", "auto", "`auto`, `shm` (memory only) or `tcp`; equal on all ranks"),
+    variable(
+        "CONSORT_TRANSPORT",
+        "auto",
+        "`auto`, `shm` (memory only), `tcp` or `verbs` (RDMA between all ranks); equal on all ranks",
+    ),
     variable(
         "CONSORT_PIN",
         "none",

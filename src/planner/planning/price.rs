@@ -14,7 +14,7 @@ use consort_algorithms::{Collective, Rank, Schedule, Transfer};
 use super::super::work;
 use super::searched::Found;
 use super::{Planning, SIMULATED_RANKS_MAX};
-use consort_settings::options::{SLOTS, TransportChoice};
+use consort_settings::options::SLOTS;
 
 /// Messages that a price simulates before it extrapolates: a choice must be made within milliseconds.
 pub(super) const PRICED_MESSAGES: u64 = 4096;
@@ -212,7 +212,7 @@ impl Planning {
 
     /// The host of each rank; one of its own for each where all messages go through sockets.
     fn host_of(&self) -> Vec<u32> {
-        if self.transport == TransportChoice::Tcp {
+        if self.transport.is_by_messages() {
             return (0..self.machine.ranks).collect();
         }
         let mut host_of = vec![0; self.machine.ranks as usize];

@@ -245,6 +245,7 @@ const FLOORS: [(&str, &[&str]); 15] = [
             "shm",
             "lending",
             "tcp",
+            "verbs",
             "cuda_ipc",
             "fuzzing",
             "simnet",

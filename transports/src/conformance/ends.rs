@@ -124,7 +124,7 @@ pub fn a_peer_that_gives_up_is_noticed(fixture: &dyn Fixture) {
             Err(error) => panic!("{error}"),
         }
     }
-    assert!(heard > 0);
+    assert!(heard > 0 || !fixture.hears_of_peers_that_gave_up());
 }
 
 /// Where messages travel, a sleeper can wait for one; and is not woken for nothing.

@@ -32,6 +32,12 @@ pub trait Fixture: Sync {
 
     /// A caller of the listener behind an address that knows nothing; None when there is no listener.
     fn stranger(&self, address: &Address) -> Option<Box<dyn Stranger>>;
+
+    /// Whether an endpoint hears soon of a peer that was dropped before it connected: a device may say nothing of a queue pair that
+    /// is not there.
+    fn hears_of_peers_that_gave_up(&self) -> bool {
+        true
+    }
 }
 
 /// A caller that does not belong here.

@@ -1,0 +1,112 @@
+//! The functions of libibverbs, found in the library when it is first asked for: the process runs where there is none.
+//!
+//! Invariant: the library is never closed, so what was found in it stays callable. Absent: the data path, whose functions are in the
+//! table of each context (`sys`).
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::OnceLock;
+
+use super::sys::{CompChannel, Context, Cq, Device, GidEntry, Mr, Pd, PortAttr, Qp, QpAttr, QpInitAttr};
+
+/// The name of the library, unless `NCCL_IBVERBS_LIB` says another.
+const LIBRARY: &CStr = c"libibverbs.so.1";
+/// The version of the interface under which the functions are that have others under an older one.
+const VERSION: &CStr = c"IBVERBS_1.1";
+
+/// Which functions are called, by the names of the library.
+macro_rules! functions {
+    ($($(#[$about:meta])* $name:ident = $symbol:literal ($($argument:ty),*) $(-> $result:ty)?;)*) => {
+        /// The functions, of the library or of a stand-in.
+        #[derive(Clone, Copy)]
+        pub(super) struct Functions {
+            $($(#[$about])* pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+            /// An entry of a port's table of addresses with its kind; since IBVERBS_1.11.
+            pub(super) query_gid_ex: Option<unsafe extern "C" fn(*mut Context, u32, u32, *mut GidEntry, u32, usize) -> c_int>,
+        }
+
+        impl Functions {
+            /// Those of an open library.
+            fn of(library: &Library) -> Result<Self, &'static str> {
+                Ok(Functions {
+                    $($name: {
+                        let address = library.find($symbol).ok_or(concat!(stringify!($name), " is not in it"))?;
+                        // SAFETY: `verbs.h` declares a function of this type under that name, and the library stays.
+                        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) $(-> $result)?>(address) }
+                    },)*
+                    query_gid_ex: library.find(c"_ibv_query_gid_ex").map(|address| {
+                        // SAFETY: as above.
+                        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut Context, u32, u32, *mut GidEntry, u32, usize) -> c_int>(address) }
+                    }),
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    get_device_list = c"ibv_get_device_list" (*mut c_int) -> *mut *mut Device;
+    free_device_list = c"ibv_free_device_list" (*mut *mut Device);
+    open_device = c"ibv_open_device" (*mut Device) -> *mut Context;
+    close_device = c"ibv_close_device" (*mut Context) -> c_int;
+    query_port = c"ibv_query_port" (*mut Context, u8, *mut PortAttr) -> c_int;
+    query_gid = c"ibv_query_gid" (*mut Context, u8, c_int, *mut super::sys::Gid) -> c_int;
+    alloc_pd = c"ibv_alloc_pd" (*mut Context) -> *mut Pd;
+    dealloc_pd = c"ibv_dealloc_pd" (*mut Pd) -> c_int;
+    reg_mr = c"ibv_reg_mr" (*mut Pd, *mut c_void, usize, c_int) -> *mut Mr;
+    dereg_mr = c"ibv_dereg_mr" (*mut Mr) -> c_int;
+    create_comp_channel = c"ibv_create_comp_channel" (*mut Context) -> *mut CompChannel;
+    destroy_comp_channel = c"ibv_destroy_comp_channel" (*mut CompChannel) -> c_int;
+    create_cq = c"ibv_create_cq" (*mut Context, c_int, *mut c_void, *mut CompChannel, c_int) -> *mut Cq;
+    destroy_cq = c"ibv_destroy_cq" (*mut Cq) -> c_int;
+    get_cq_event = c"ibv_get_cq_event" (*mut CompChannel, *mut *mut Cq, *mut *mut c_void) -> c_int;
+    ack_cq_events = c"ibv_ack_cq_events" (*mut Cq, u32);
+    create_qp = c"ibv_create_qp" (*mut Pd, *mut QpInitAttr) -> *mut Qp;
+    modify_qp = c"ibv_modify_qp" (*mut Qp, *mut QpAttr, c_int) -> c_int;
+    destroy_qp = c"ibv_destroy_qp" (*mut Qp) -> c_int;
+    wc_status_str = c"ibv_wc_status_str" (c_int) -> *const c_char;
+}
+
+/// An open library. It has no `Drop`: what it has opened, and its threads, would not survive being unloaded.
+struct Library(*mut c_void);
+
+impl Library {
+    fn open(name: &CStr) -> Result<Self, String> {
+        // SAFETY: a name that ends with a zero; what the library runs when it is loaded is its own.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if !handle.is_null() {
+            return Ok(Library(handle));
+        }
+        // SAFETY: may be called at any time; the text is this thread's until its next call of the loader.
+        let text = unsafe { libc::dlerror() };
+        if text.is_null() {
+            return Err("the loader says no more".into());
+        }
+        // SAFETY: not null, and ends with a zero.
+        Err(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+    }
+
+    /// A function, in the present version where there are several.
+    fn find(&self, symbol: &CStr) -> Option<*mut c_void> {
+        // SAFETY: an open library, and names that end with a zero.
+        let versioned = unsafe { libc::dlvsym(self.0, symbol.as_ptr(), VERSION.as_ptr()) };
+        if !versioned.is_null() {
+            return Some(versioned);
+        }
+        // SAFETY: the same.
+        let any = unsafe { libc::dlsym(self.0, symbol.as_ptr()) };
+        (!any.is_null()).then_some(any)
+    }
+}
+
+/// The functions of the library that this system has.
+///
+/// # Errors
+/// Why there is none.
+pub(super) fn functions() -> Result<Functions, &'static str> {
+    static FOUND: OnceLock<Result<Functions, String>> = OnceLock::new();
+    let found = FOUND.get_or_init(|| {
+        let library = Library::open(LIBRARY)?;
+        Functions::of(&library).map_err(|what| format!("libibverbs.so.1: {what}"))
+    });
+    found.as_ref().copied().map_err(String::as_str)
+}

@@ -1,0 +1,371 @@
+//! One end of a connection by a queue pair: what it sends, what it hears, and what of both is over.
+//!
+//! ```text
+//! fill ──► the bytes are copied to where this side keeps them; write of the bytes ─► the peer's mailbox ┐ one queue pair,
+//!                                                            write of a message ───► the peer's tray  ─┘ one doorbell
+//!                                     the message's immediate says which place of the tray ──► completion at the peer
+//! ```
+//!
+//! An immediate says that its message is there, and all writes of the same queue pair before it. What is written stays as it is until
+//! the peer has heard of it, so the device can send it again.
+//!
+//! Invariant: no more messages are under way than the tray has places and the peer has receives; one that is not the next is
+//! refused. Absent: how two ends meet, and who waits.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use consort_memory::{Counter, Mapping, Span, SpanMut};
+
+use super::NAME;
+use super::message::{Kind, MESSAGE_BYTES, Message, Place, TRAY, TRAY_BYTES};
+use super::port::{Port, Region};
+use super::queue::{BATCH, Queue, SENDS, WRITES_MAX, Write};
+use super::sys::{self, Wc};
+use crate::mapped::check_bounds;
+use crate::{CounterKind, PeerState, TransportError};
+
+/// Places of the tray that are kept for what must go out: words of what was heard, and the end.
+const RESERVED: u64 = 8;
+/// Messages that are heard before a message of its own says so to the peer.
+const SAY_AFTER: u64 = 16;
+/// Work requests between two that have a completion here.
+const SIGNAL_AFTER: u32 = 8;
+
+/// What was written and may have to be sent again.
+#[derive(Clone, Copy, Debug)]
+struct UnderWay {
+    /// Its work request.
+    id: u64,
+    offset: usize,
+    bytes: usize,
+}
+
+/// One end.
+pub(super) struct Line {
+    pub(super) queue: Queue,
+    /// A tray and the mailbox, which the peer writes.
+    own: Region,
+    /// The peer's, as this side has written them.
+    theirs: Region,
+    pub(super) peer: Place,
+    pub(super) ready: Counter,
+    pub(super) credit: Counter,
+    /// Messages: sent, and heard by the peer; heard here, and said to have been.
+    sent: u64,
+    acknowledged: u64,
+    heard: u64,
+    said: u64,
+    /// The last work request of each message that may be under way.
+    last: [u64; TRAY as usize],
+    /// Work requests: posted, and completed.
+    posted: u64,
+    completed: u64,
+    unsignalled: u32,
+    under_way: VecDeque<UnderWay>,
+    /// The peer has said something; it has ended.
+    pub(super) is_met: bool,
+    pub(super) has_ended: bool,
+    /// The status of the completion that broke it.
+    broke: Option<Wc>,
+}
+
+/// The memory of an end with such a mailbox.
+///
+/// # Errors
+/// [`TransportError::OutOfMemory`].
+pub(super) fn memory(
+    port: &Arc<Port>,
+    mailbox_bytes: usize,
+    node: Option<u32>,
+) -> Result<Region, TransportError> {
+    let out_of = || TransportError::OutOfMemory {
+        transport: NAME,
+        needed_bytes: mailbox_bytes,
+        what: "mailbox",
+        source: std::io::Error::from_raw_os_error(libc::ENOMEM),
+    };
+    let bytes = mailbox_bytes.checked_add(TRAY_BYTES).ok_or_else(out_of)?;
+    let mapping = Mapping::anonymous_on(bytes, node).map_err(|error| TransportError::memory(NAME, error))?;
+    port.register(mapping)
+}
+
+impl Line {
+    /// The end of a queue pair that is connected to its peer's.
+    ///
+    /// # Errors
+    /// [`TransportError::OutOfMemory`] for what the peer's mailbox is written from.
+    pub(super) fn new(queue: Queue, own: Region, peer: Place) -> Result<Self, TransportError> {
+        let theirs = memory(&queue.port, peer.mailbox_bytes as usize, None)?;
+        Ok(Line {
+            queue,
+            own,
+            theirs,
+            peer,
+            ready: Counter::standalone(),
+            credit: Counter::standalone(),
+            sent: 0,
+            acknowledged: 0,
+            heard: 0,
+            said: 0,
+            last: [0; TRAY as usize],
+            posted: 0,
+            completed: 0,
+            unsignalled: 0,
+            under_way: VecDeque::with_capacity(SENDS as usize),
+            is_met: false,
+            has_ended: false,
+            broke: None,
+        })
+    }
+
+    /// The queue pair has begun again, and nothing that was sent before has arrived.
+    pub(super) fn begin_again(&mut self) {
+        (self.sent, self.posted, self.completed, self.unsignalled) = (0, 0, 0, 0);
+        self.under_way.clear();
+        self.broke = None;
+    }
+
+    pub(super) fn mailbox(&self) -> SpanMut<'_> {
+        self.own.span(TRAY_BYTES, self.own.bytes() - TRAY_BYTES)
+    }
+
+    pub(super) fn peer_mailbox_bytes(&self) -> usize {
+        self.theirs.bytes() - TRAY_BYTES
+    }
+
+    /// Bytes that it takes beside its mailbox.
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.theirs.bytes() + TRAY_BYTES
+    }
+
+    /// Whether all that was sent has arrived.
+    pub(super) fn is_delivered(&self) -> bool {
+        self.completed == self.posted
+    }
+
+    /// Whether any more can be sent.
+    ///
+    /// # Errors
+    /// [`TransportError::PeerClosed`] after its end; the reason for which the queue pair failed.
+    pub(super) fn check(&self) -> Result<(), TransportError> {
+        if self.has_ended {
+            return Err(TransportError::PeerClosed { transport: NAME });
+        }
+        self.broke.map_or(Ok(()), |wc| Err(self.failure(&wc)))
+    }
+
+    /// Whether this number of work requests, and one message more, have room.
+    fn has_room(&mut self, writes: u64, message: Option<Kind>) -> bool {
+        let reserved = match message {
+            Some(Kind::Heard | Kind::End) => 1,
+            _ => RESERVED,
+        };
+        if message.is_some() && self.sent - self.acknowledged >= TRAY - reserved {
+            return false;
+        }
+        if self.posted - self.completed + writes > u64::from(SENDS) {
+            self.hear_of_sent();
+        }
+        self.posted - self.completed + writes <= u64::from(SENDS)
+    }
+
+    /// Whether a part of the peer's mailbox is not being written.
+    fn is_free(&mut self, offset: usize, bytes: usize) -> bool {
+        let overlaps = |of: &UnderWay| of.offset < offset + bytes && offset < of.offset + of.bytes;
+        if !self.under_way.iter().any(overlaps) {
+            return true;
+        }
+        self.hear_of_sent();
+        !self.under_way.iter().any(overlaps)
+    }
+
+    fn next_write(
+        &mut self,
+        offset: usize,
+        bytes: usize,
+        immediate: Option<u32>,
+        is_signalled: bool,
+    ) -> Write {
+        self.posted += 1;
+        self.unsignalled = if is_signalled { 0 } else { self.unsignalled + 1 };
+        Write {
+            from: self.theirs.address(offset),
+            lkey: self.theirs.keys().0,
+            bytes: bytes as u32,
+            to: self.peer.start + offset as u64,
+            rkey: self.peer.key,
+            immediate,
+            is_signalled,
+            id: self.posted,
+        }
+    }
+
+    /// Writes bytes into the peer's mailbox, and says something behind them. Whether there was room.
+    ///
+    /// # Errors
+    /// [`TransportError::OutOfBounds`]; those of [`Line::check`]; the device's.
+    pub(super) fn send(
+        &mut self,
+        data: Option<(usize, Span<'_>)>,
+        says: Option<(Kind, u64, u64)>,
+    ) -> Result<bool, TransportError> {
+        self.check()?;
+        let data = data.filter(|(_, bytes)| !bytes.is_empty());
+        if let Some((offset, bytes)) = &data {
+            check_bounds(NAME, *offset, bytes.len(), self.peer_mailbox_bytes())?;
+            if !self.is_free(*offset, bytes.len()) {
+                return Ok(false);
+            }
+        }
+        if !self.has_room(WRITES_MAX as u64, says.map(|(kind, ..)| kind)) {
+            return Ok(false);
+        }
+        let mut writes: [Option<Write>; WRITES_MAX] = [None; WRITES_MAX];
+        if let Some((offset, bytes)) = data {
+            self.theirs.span(TRAY_BYTES + offset, bytes.len()).copy_from(bytes);
+            // Nothing else says that it is over.
+            let write = self.next_write(TRAY_BYTES + offset, bytes.len(), None, says.is_none());
+            self.under_way.push_back(UnderWay { id: write.id, offset, bytes: bytes.len() });
+            writes[0] = Some(write);
+        }
+        if let Some((kind, value, tag)) = says {
+            let place = (self.sent % TRAY) as usize;
+            let message = Message { kind, number: self.sent as u32, heard: self.heard as u32, value, tag };
+            let at = place * MESSAGE_BYTES;
+            self.theirs.span(at, MESSAGE_BYTES).copy_from(Span::of(&message.encode()));
+            let is_signalled = self.unsignalled >= SIGNAL_AFTER || matches!(kind, Kind::Hello | Kind::End);
+            writes[1] = Some(self.next_write(at, MESSAGE_BYTES, Some(place as u32), is_signalled));
+            self.last[place] = self.posted;
+            (self.sent, self.said) = (self.sent + 1, self.heard);
+        }
+        let mut posted: [Write; WRITES_MAX] = [Write::default(); WRITES_MAX];
+        let count = writes.into_iter().flatten().enumerate().fold(0, |_, (at, write)| {
+            posted[at] = write;
+            at + 1
+        });
+        self.queue.post(&posted[..count])?;
+        Ok(true)
+    }
+
+    /// What of this side's writes is over.
+    fn hear_of_sent(&mut self) {
+        let mut completions = [Wc::default(); BATCH];
+        loop {
+            let count = self.queue.sent(&mut completions);
+            for wc in &completions[..count] {
+                if wc.status == 0 {
+                    self.completed = self.completed.max(wc.wr_id);
+                } else {
+                    self.broke.get_or_insert(*wc);
+                }
+            }
+            if count < BATCH {
+                break;
+            }
+        }
+        while self.under_way.front().is_some_and(|of| of.id <= self.completed) {
+            self.under_way.pop_front();
+        }
+    }
+
+    /// Takes in what has come.
+    ///
+    /// # Errors
+    /// [`TransportError::Protocol`] when the peer said what it must not; the reason for which the queue pair failed.
+    pub(super) fn progress(&mut self) -> Result<PeerState, TransportError> {
+        let mut completions = [Wc::default(); BATCH];
+        loop {
+            let count = self.queue.received(&mut completions);
+            for wc in &completions[..count] {
+                self.hear(wc)?;
+            }
+            if count == 0 {
+                break;
+            }
+        }
+        self.hear_of_sent();
+        if self.has_ended {
+            return Ok(PeerState::Closed);
+        }
+        self.check()?;
+        if self.heard - self.said >= SAY_AFTER {
+            self.send(None, Some((Kind::Heard, 0, 0)))?;
+        }
+        Ok(PeerState::Open)
+    }
+
+    fn hear(&mut self, wc: &Wc) -> Result<(), TransportError> {
+        let wrong = |what| TransportError::Protocol { transport: NAME, what };
+        if wc.status != 0 {
+            self.broke.get_or_insert(*wc);
+            return Ok(());
+        }
+        let place = self.heard % TRAY;
+        if wc.opcode != sys::WC_RECV_RDMA_WITH_IMM || u64::from(u32::from_be(wc.imm_data)) != place {
+            return Err(wrong("it sent what is not the next message"));
+        }
+        // What the device wrote is read after the completion.
+        fence(Ordering::Acquire);
+        let mut bytes = [0; MESSAGE_BYTES];
+        SpanMut::of(&mut bytes).copy_from(self.own.read(place as usize * MESSAGE_BYTES, MESSAGE_BYTES));
+        let message = Message::decode(&bytes).filter(|message| message.number == self.heard as u32);
+        let message = message.ok_or_else(|| wrong("it sent what is not a message"))?;
+        self.heard += 1;
+        self.queue.post_receive()?;
+        self.acknowledge(message.heard).map_err(wrong)?;
+        self.is_met = true;
+        match message.kind {
+            Kind::Ready => raise(&self.ready, &message),
+            Kind::Credit => raise(&self.credit, &message),
+            Kind::Hello | Kind::Heard => Ok(()),
+            Kind::End => {
+                self.has_ended = true;
+                Ok(())
+            }
+        }
+        .map_err(wrong)
+    }
+
+    /// How many of this side's messages the peer has heard, by the lower half of the number.
+    fn acknowledge(&mut self, heard: u32) -> Result<(), &'static str> {
+        let new = u64::from(heard.wrapping_sub(self.acknowledged as u32));
+        if new > self.sent - self.acknowledged {
+            return Err("it says that it has heard what was not sent");
+        }
+        self.acknowledged += new;
+        if let Some(last) = self.acknowledged.checked_sub(1).filter(|_| new > 0) {
+            self.completed = self.completed.max(self.last[(last % TRAY) as usize]);
+            while self.under_way.front().is_some_and(|of| of.id <= self.completed) {
+                self.under_way.pop_front();
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the queue pair failed since the peer did not answer, as one that is not there yet does not.
+    pub(super) fn is_unanswered(&self) -> bool {
+        self.broke.is_some_and(|wc| wc.status == super::status::RETRY_EXCEEDED)
+    }
+
+    fn failure(&self, wc: &Wc) -> TransportError {
+        super::status::failure(&self.queue, &self.peer, wc)
+    }
+}
+
+fn raise(counter: &Counter, message: &Message) -> Result<(), &'static str> {
+    if message.value <= counter.value() {
+        return Err("it lowered a counter");
+    }
+    counter.raise(message.value, message.tag);
+    Ok(())
+}
+
+/// The kind of a signal's message.
+pub(super) fn kind_of(kind: CounterKind) -> Kind {
+    match kind {
+        CounterKind::Ready => Kind::Ready,
+        CounterKind::Credit => Kind::Credit,
+    }
+}

@@ -1,0 +1,386 @@
+//! A reliable queue pair and its two completion queues: what comes is announced through a descriptor, what was sent is not.
+//!
+//! Invariant: work requests are posted from memory that stays until their completion; never blocks. Absent: what is sent, and what a
+//! completion means.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+use super::NAME;
+use super::port::{Port, Reach};
+use super::sys::{
+    self, AhAttr, CompChannel, Cq, GlobalRoute, Qp, QpAttr, QpCap, QpInitAttr, RecvWr, SEND_INLINE, SendWr,
+    Sge, Wc,
+};
+use crate::TransportError;
+
+/// Work requests that may be under way, and receives that are posted.
+pub(super) const SENDS: u32 = 256;
+pub(super) const RECEIVES: u32 = 64;
+/// Writes that are posted together, at most.
+pub(super) const WRITES_MAX: usize = 2;
+/// Completions of one look.
+pub(super) const BATCH: usize = 16;
+/// How long a packet may go unanswered before it is sent again, as a power of two of 4.096 µs: 67 ms.
+const TIMEOUT: u8 = 14;
+/// How often it is sent again before the queue pair fails: half a second, or two, as devices may take four times the timeout. Not
+/// 7, with which some devices never give up.
+const RETRIES: u8 = 6;
+/// As long as the peer has no receive posted, which it always has: for ever, which its end and the call's deadline bound.
+const RECEIVER_RETRIES: u8 = 7;
+/// The peer's pause before that, as the interface counts it: 0.64 ms.
+const RECEIVER_TIMER: u8 = 12;
+
+/// A queue pair.
+pub(super) struct Queue {
+    pub(super) port: Arc<Port>,
+    channel: *mut CompChannel,
+    send_cq: *mut Cq,
+    recv_cq: *mut Cq,
+    qp: *mut Qp,
+    inline_max: u32,
+    /// Whether the next completion of a receive makes the descriptor readable.
+    is_armed: bool,
+}
+
+// SAFETY: used by one thread at a time (`&mut`), and the library's objects belong to no thread.
+unsafe impl Send for Queue {}
+
+/// What is written to the peer.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Write {
+    /// Where it is here, and by which key.
+    pub(super) from: u64,
+    pub(super) lkey: u32,
+    pub(super) bytes: u32,
+    /// Where it goes, and by which key.
+    pub(super) to: u64,
+    pub(super) rkey: u32,
+    /// What the peer's completion says; without one it has none.
+    pub(super) immediate: Option<u32>,
+    /// Whether there is a completion here.
+    pub(super) is_signalled: bool,
+    pub(super) id: u64,
+}
+
+/// Where a peer's queue pair is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Peer {
+    pub(super) reach: Reach,
+    pub(super) number: u32,
+    /// The number of the first packet that it sends.
+    pub(super) first_packet: u32,
+}
+
+fn failed(call: &'static str) -> TransportError {
+    TransportError::system(NAME, call, io::Error::last_os_error())
+}
+
+impl Queue {
+    /// A new one, with receives posted, that takes no packet yet.
+    ///
+    /// # Errors
+    /// The system's where it has no more of something.
+    pub(super) fn new(port: &Arc<Port>) -> Result<Self, TransportError> {
+        let port = Arc::clone(port);
+        let functions = port.functions;
+        // What is null is not given back.
+        let mut queue = Queue {
+            channel: null_mut(),
+            send_cq: null_mut(),
+            recv_cq: null_mut(),
+            qp: null_mut(),
+            inline_max: 0,
+            is_armed: false,
+            port,
+        };
+        let context = queue.port.context;
+        // SAFETY: an open context.
+        queue.channel = unsafe { (functions.create_comp_channel)(context) };
+        if queue.channel.is_null() {
+            return Err(failed("ibv_create_comp_channel"));
+        }
+        // SAFETY: a channel, whose descriptor is open.
+        let set = unsafe { libc::fcntl((*queue.channel).fd, libc::F_SETFL, libc::O_NONBLOCK) };
+        if set < 0 {
+            return Err(failed("fcntl of a completion channel"));
+        }
+        let entries = SENDS as i32;
+        // SAFETY: an open context; no channel for what was sent.
+        queue.send_cq = unsafe { (functions.create_cq)(context, entries, null_mut(), null_mut(), 0) };
+        // SAFETY: an open context and its channel.
+        queue.recv_cq =
+            unsafe { (functions.create_cq)(context, RECEIVES as i32, null_mut(), queue.channel, 0) };
+        if queue.send_cq.is_null() || queue.recv_cq.is_null() {
+            return Err(failed("ibv_create_cq"));
+        }
+        let mut cap = QpCap {
+            max_send_wr: SENDS,
+            max_recv_wr: RECEIVES,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 64,
+        };
+        queue.qp = queue.make(&mut cap);
+        if queue.qp.is_null() {
+            cap.max_inline_data = 0;
+            queue.qp = queue.make(&mut cap);
+        }
+        if queue.qp.is_null() {
+            return Err(failed("ibv_create_qp"));
+        }
+        queue.inline_max = cap.max_inline_data;
+        queue.begin()?;
+        Ok(queue)
+    }
+
+    fn make(&self, cap: &mut QpCap) -> *mut Qp {
+        let mut attr = QpInitAttr {
+            qp_context: null_mut(),
+            send_cq: self.send_cq,
+            recv_cq: self.recv_cq,
+            srq: null_mut(),
+            cap: *cap,
+            qp_type: sys::QPT_RC,
+            sq_sig_all: 0,
+        };
+        // SAFETY: the port's protection domain and the queues above.
+        let qp = unsafe { (self.port.functions.create_qp)(self.port.pd, &raw mut attr) };
+        *cap = attr.cap;
+        qp
+    }
+
+    fn modify(&self, mut attr: QpAttr, what: i32, call: &'static str) -> Result<(), TransportError> {
+        // SAFETY: a queue pair, and what is to be changed of it.
+        match unsafe { (self.port.functions.modify_qp)(self.qp, &raw mut attr, what) } {
+            0 => Ok(()),
+            code => Err(TransportError::system(NAME, call, io::Error::from_raw_os_error(code))),
+        }
+    }
+
+    /// From the beginning: nothing of what was under way before lands any more.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(super) fn begin_again(&mut self) -> Result<(), TransportError> {
+        let reset = QpAttr { qp_state: sys::QPS_RESET, ..QpAttr::default() };
+        self.modify(reset, sys::QP_STATE, "ibv_modify_qp to RESET")?;
+        // What completed before is of no interest.
+        let mut completions = [Wc::default(); BATCH];
+        while self.sent(&mut completions) + self.received(&mut completions) > 0 {}
+        self.begin()
+    }
+
+    fn begin(&mut self) -> Result<(), TransportError> {
+        let init = QpAttr {
+            qp_state: sys::QPS_INIT,
+            port_num: self.port.number,
+            qp_access_flags: sys::ACCESS_REMOTE_WRITE as u32,
+            ..QpAttr::default()
+        };
+        let what = sys::QP_STATE | sys::QP_PKEY_INDEX | sys::QP_PORT | sys::QP_ACCESS_FLAGS;
+        self.modify(init, what, "ibv_modify_qp to INIT")?;
+        (0..RECEIVES).try_for_each(|_| self.post_receive())
+    }
+
+    /// The number by which a peer addresses it.
+    pub(super) fn number(&self) -> u32 {
+        // SAFETY: a queue pair, until it is dropped.
+        unsafe { (*self.qp).qp_num }
+    }
+
+    /// Takes packets of this peer from now on, and sends to it, from this packet number on.
+    ///
+    /// # Errors
+    /// The device's, such as a peer in another subnet.
+    pub(super) fn connect(&mut self, peer: &Peer, first_packet: u32) -> Result<(), TransportError> {
+        let here = self.port.reach;
+        let is_global = here.is_ethernet;
+        let route = GlobalRoute {
+            dgid: peer.reach.gid,
+            sgid_index: here.gid_index,
+            hop_limit: 64,
+            ..GlobalRoute::default()
+        };
+        let way = AhAttr {
+            grh: route,
+            dlid: peer.reach.lid,
+            is_global: u8::from(is_global),
+            port_num: self.port.number,
+            ..AhAttr::default()
+        };
+        let receive = QpAttr {
+            qp_state: sys::QPS_RTR,
+            path_mtu: here.mtu.min(peer.reach.mtu).into(),
+            dest_qp_num: peer.number,
+            rq_psn: peer.first_packet,
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: RECEIVER_TIMER,
+            ah_attr: way,
+            ..QpAttr::default()
+        };
+        let what = sys::QP_STATE
+            | sys::QP_AV
+            | sys::QP_PATH_MTU
+            | sys::QP_DEST_QPN
+            | sys::QP_RQ_PSN
+            | sys::QP_MAX_DEST_RD_ATOMIC
+            | sys::QP_MIN_RNR_TIMER;
+        self.modify(receive, what, "ibv_modify_qp to RTR (is there a way from this port to the peer's?)")?;
+        let send = QpAttr {
+            qp_state: sys::QPS_RTS,
+            sq_psn: first_packet,
+            timeout: TIMEOUT,
+            retry_cnt: RETRIES,
+            rnr_retry: RECEIVER_RETRIES,
+            max_rd_atomic: 1,
+            ..QpAttr::default()
+        };
+        let what = sys::QP_STATE
+            | sys::QP_SQ_PSN
+            | sys::QP_TIMEOUT
+            | sys::QP_RETRY_CNT
+            | sys::QP_RNR_RETRY
+            | sys::QP_MAX_QP_RD_ATOMIC;
+        self.modify(send, what, "ibv_modify_qp to RTS")
+    }
+
+    /// Posts up to [`WRITES_MAX`] writes, in this order, with one doorbell.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(super) fn post(&mut self, writes: &[Write]) -> Result<(), TransportError> {
+        debug_assert!(writes.len() <= WRITES_MAX, "one doorbell's");
+        let mut sges: [[Sge; 1]; WRITES_MAX] = std::array::from_fn(|at| {
+            writes
+                .get(at)
+                .map_or([Sge::default()], |of| [Sge { addr: of.from, length: of.bytes, lkey: of.lkey }])
+        });
+        let mut requests = sges.each_mut().map(|sge| SendWr::write(0, sge, 0, 0));
+        for (write, request) in writes.iter().zip(&mut requests) {
+            (request.wr_id, request.remote_addr, request.rkey) = (write.id, write.to, write.rkey);
+            if write.bytes == 0 {
+                request.num_sge = 0;
+            }
+            if let Some(immediate) = write.immediate {
+                request.opcode = sys::WR_RDMA_WRITE_WITH_IMM;
+                request.imm_data = immediate.to_be();
+            }
+            let flag = |on: bool, flag: u32| if on { flag } else { 0 };
+            request.send_flags = flag(write.is_signalled, sys::SEND_SIGNALED)
+                | flag(write.bytes > 0 && write.bytes <= self.inline_max, SEND_INLINE);
+        }
+        for at in (1..writes.len()).rev() {
+            requests[at - 1].next = &raw mut requests[at];
+        }
+        if writes.is_empty() {
+            return Ok(());
+        }
+        let mut refused = null_mut();
+        let post = self.ops().post_send.ok_or_else(|| Self::lacks("post_send"))?;
+        // SAFETY: a chain of requests that live during the call, of memory that stays until they complete.
+        match unsafe { post(self.qp, &raw mut requests[0], &raw mut refused) } {
+            0 => Ok(()),
+            code => Err(TransportError::system(NAME, "ibv_post_send", io::Error::from_raw_os_error(code))),
+        }
+    }
+
+    /// Room for one more immediate of the peer's.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(super) fn post_receive(&mut self) -> Result<(), TransportError> {
+        let mut request = RecvWr { wr_id: 0, next: null_mut(), sg_list: null_mut(), num_sge: 0 };
+        let mut refused = null_mut();
+        let post = self.ops().post_recv.ok_or_else(|| Self::lacks("post_recv"))?;
+        // SAFETY: a request without memory, that lives during the call.
+        match unsafe { post(self.qp, &raw mut request, &raw mut refused) } {
+            0 => Ok(()),
+            code => Err(TransportError::system(NAME, "ibv_post_recv", io::Error::from_raw_os_error(code))),
+        }
+    }
+
+    fn ops(&self) -> &sys::ContextOps {
+        // SAFETY: the context of an open device, whose table its driver has filled before it gave the context out.
+        unsafe { &(*self.port.context).ops }
+    }
+
+    fn lacks(function: &'static str) -> TransportError {
+        TransportError::system(NAME, function, io::Error::from(io::ErrorKind::Unsupported))
+    }
+
+    fn polled(&self, cq: *mut Cq, completions: &mut [Wc]) -> usize {
+        let Some(poll) = self.ops().poll_cq else { return 0 };
+        // SAFETY: a queue of this context, and room for as many completions as is said.
+        let count = unsafe { poll(cq, completions.len() as i32, completions.as_mut_ptr()) };
+        usize::try_from(count).unwrap_or(0)
+    }
+
+    /// What of this side's writes has completed; how many completions there are.
+    pub(super) fn sent(&mut self, completions: &mut [Wc]) -> usize {
+        self.polled(self.send_cq, completions)
+    }
+
+    /// What has come; how many completions there are. Where there are none, the next one makes the descriptor readable.
+    pub(super) fn received(&mut self, completions: &mut [Wc]) -> usize {
+        let count = self.polled(self.recv_cq, completions);
+        if count > 0 {
+            self.hear_event();
+            return count;
+        }
+        if !self.is_armed
+            && let Some(arm) = self.ops().req_notify_cq
+        {
+            // SAFETY: a queue of this context.
+            self.is_armed = unsafe { arm(self.recv_cq, 0) } == 0;
+            // What came before it was armed makes no event.
+            let count = self.polled(self.recv_cq, completions);
+            if count > 0 {
+                self.hear_event();
+            }
+            return count;
+        }
+        self.hear_event();
+        0
+    }
+
+    /// Takes the event of what has come, so that the descriptor is readable no longer.
+    fn hear_event(&mut self) {
+        if !self.is_armed {
+            return;
+        }
+        let (mut cq, mut of) = (null_mut(), null_mut());
+        // SAFETY: a channel whose descriptor does not block; what it gives is written there.
+        if unsafe { (self.port.functions.get_cq_event)(self.channel, &raw mut cq, &raw mut of) } == 0 {
+            // SAFETY: the event that was just taken, of a queue of this side.
+            unsafe { (self.port.functions.ack_cq_events)(cq, 1) };
+            self.is_armed = false;
+        }
+    }
+
+    /// Becomes readable when something has come that [`Queue::received`] did not find.
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel's descriptor is open until this is dropped.
+        unsafe { BorrowedFd::borrow_raw((*self.channel).fd) }
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        let functions = self.port.functions;
+        // SAFETY: each was made by the library and is given back once, those first that use others; null ones were not made.
+        unsafe {
+            if !self.qp.is_null() {
+                (functions.destroy_qp)(self.qp);
+            }
+            for cq in [self.send_cq, self.recv_cq].into_iter().filter(|cq| !cq.is_null()) {
+                (functions.destroy_cq)(cq);
+            }
+            if !self.channel.is_null() {
+                (functions.destroy_comp_channel)(self.channel);
+            }
+        }
+    }
+}

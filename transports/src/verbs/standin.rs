@@ -1,0 +1,495 @@
+//! A stand-in for libibverbs inside one process, for tests: devices whose writes land in pieces of eight bytes and in any order,
+//! and whose completions come late.
+//!
+//! Nothing about an adapter is shown by it. It does what the interface allows an adapter to do, and as seldom as possible what an
+//! adapter happens to do: bytes of a write are in their place no sooner than its completion at the receiver says so.
+
+use std::collections::{HashMap, VecDeque};
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use consort_testing::Random;
+
+use super::library::Functions;
+use super::sys::*;
+
+/// Everything that the devices of the process know.
+struct World {
+    random: Random,
+    regions: HashMap<u32, (usize, usize)>,
+    queues: HashMap<u32, QueuePair>,
+    /// Completions by the address of their queue: those that can be polled, and those that come later.
+    completions: HashMap<usize, VecDeque<(u32, Wc)>>,
+    /// The descriptor where the next completion of a queue makes an event, if it does.
+    armed: HashMap<usize, Option<c_int>>,
+    next: u32,
+}
+
+struct QueuePair {
+    object: usize,
+    state: u32,
+    peer: u32,
+    sends: VecDeque<Send>,
+    receives: usize,
+    /// How often the first send was not answered.
+    unanswered: u32,
+}
+
+#[derive(Clone)]
+struct Send {
+    id: u64,
+    source: Source,
+    to: u64,
+    rkey: u32,
+    immediate: Option<u32>,
+    is_signalled: bool,
+}
+
+/// What is sent: as it was when it was posted, or as it is when it is carried.
+#[derive(Clone)]
+enum Source {
+    Inline(Vec<u8>),
+    Memory(usize, usize),
+}
+
+impl Source {
+    fn bytes(&self) -> Vec<u8> {
+        match self {
+            Source::Inline(bytes) => bytes.clone(),
+            Source::Memory(start, bytes) => {
+                // SAFETY: registered memory, which stays until the completion of what is sent.
+                unsafe { std::slice::from_raw_parts(*start as *const u8, *bytes) }.to_vec()
+            }
+        }
+    }
+}
+
+/// The state of a queue pair that has failed.
+const QPS_ERR: u32 = 6;
+/// Attempts before a send that is not answered fails.
+const ATTEMPTS: u32 = 2000;
+
+static WORLD: Mutex<Option<World>> = Mutex::new(None);
+
+fn locked() -> MutexGuard<'static, Option<World>> {
+    WORLD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn with<R>(run: impl FnOnce(&mut World) -> R) -> R {
+    run(locked().get_or_insert_with(|| {
+        // Devices go on by themselves.
+        std::thread::spawn(|| {
+            loop {
+                std::thread::sleep(Duration::from_micros(200));
+                with(World::step);
+            }
+        });
+        World {
+            random: Random::new(1),
+            regions: HashMap::new(),
+            queues: HashMap::new(),
+            completions: HashMap::new(),
+            armed: HashMap::new(),
+            next: 100,
+        }
+    }))
+}
+
+impl World {
+    fn fresh(&mut self) -> u32 {
+        self.next += 1;
+        self.next
+    }
+
+    fn complete(&mut self, cq: usize, wc: Wc) {
+        let late = self.random.below(3) as u32;
+        self.completions.entry(cq).or_default().push_back((late, wc));
+        if let Some(Some(descriptor)) = self.armed.insert(cq, None) {
+            let one = 1u64;
+            // SAFETY: eight bytes that live during the call; the descriptor is one of this stand-in's.
+            unsafe { libc::write(descriptor, (&raw const one).cast(), 8) };
+        }
+    }
+
+    /// Lets one queue pair go on, whichever.
+    fn step(&mut self) {
+        let mut ready: Vec<u32> = self
+            .queues
+            .iter()
+            .filter(|(_, of)| of.state == QPS_RTS && !of.sends.is_empty())
+            .map(|(number, _)| *number)
+            .collect();
+        ready.sort_unstable();
+        if ready.is_empty() {
+            return;
+        }
+        let number = ready[self.random.below(ready.len())];
+        let (Some(send), peer) = (self.queues[&number].sends.front().cloned(), self.queues[&number].peer)
+        else {
+            return;
+        };
+        let outcome = self.carry(number, peer, &send);
+        let Some(of) = self.queues.get_mut(&number) else { return };
+        let status = match outcome {
+            Some(status) => status,
+            None => {
+                of.unanswered += 1;
+                if of.unanswered < ATTEMPTS {
+                    return;
+                }
+                super::status::RETRY_EXCEEDED
+            }
+        };
+        of.unanswered = 0;
+        of.sends.pop_front();
+        let object = of.object as *mut Qp;
+        // SAFETY: a queue pair of this stand-in, that is there until it is destroyed.
+        let cq = unsafe { (*object).send_cq } as usize;
+        if status != 0 {
+            of.state = QPS_ERR;
+            let flushed: Vec<u64> = of.sends.drain(..).map(|send| send.id).collect();
+            self.complete(cq, Wc { wr_id: send.id, status, qp_num: number, ..Wc::default() });
+            for wr_id in flushed {
+                self.complete(cq, Wc { wr_id, status: 5, qp_num: number, ..Wc::default() });
+            }
+        } else if send.is_signalled {
+            self.complete(cq, Wc { wr_id: send.id, qp_num: number, ..Wc::default() });
+        }
+    }
+
+    /// Carries out a send; its status, or none where the peer does not answer.
+    fn carry(&mut self, from: u32, to: u32, send: &Send) -> Option<u32> {
+        let peer = self
+            .queues
+            .get(&to)
+            .filter(|peer| peer.peer == from && [QPS_RTR, QPS_RTS].contains(&peer.state))?;
+        if send.immediate.is_some() && peer.receives == 0 {
+            return None;
+        }
+        let object = peer.object as *mut Qp;
+        let bytes = send.source.bytes();
+        let region = self.regions.get(&send.rkey).copied();
+        let end = send.to.checked_add(bytes.len() as u64);
+        let fits = region.is_some_and(|(start, length)| {
+            send.to >= start as u64 && end.is_some_and(|end| end <= (start + length) as u64)
+        });
+        if !fits && !bytes.is_empty() {
+            return Some(10);
+        }
+        // In pieces, in any order.
+        let mut pieces: Vec<usize> = (0..bytes.len()).step_by(8).collect();
+        for at in (1..pieces.len().min(64)).rev() {
+            pieces.swap(at, self.random.below(at + 1));
+        }
+        for at in pieces {
+            let piece = &bytes[at..(at + 8).min(bytes.len())];
+            // SAFETY: inside of a region that is registered, as was seen, and so mapped.
+            unsafe {
+                std::ptr::copy_nonoverlapping(piece.as_ptr(), (send.to as usize + at) as *mut u8, piece.len())
+            };
+        }
+        if let Some(imm_data) = send.immediate {
+            self.queues.get_mut(&to)?.receives -= 1;
+            // SAFETY: the peer's queue pair is there, as was seen.
+            let cq = unsafe { (*object).recv_cq } as usize;
+            let wc = Wc { opcode: WC_RECV_RDMA_WITH_IMM, imm_data, qp_num: to, ..Wc::default() };
+            self.complete(cq, wc);
+        }
+        Some(0)
+    }
+}
+
+fn zeroed<T>() -> Box<T> {
+    // SAFETY: structures of pointers, options of functions and numbers, for which zero is a value.
+    unsafe { Box::new(std::mem::zeroed()) }
+}
+
+unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut Device {
+    let mut device = zeroed::<Device>();
+    for (to, from) in device.name.iter_mut().zip(b"standin0") {
+        *to = *from as c_char;
+    }
+    // SAFETY: the caller's room for a number.
+    unsafe { *count = 1 };
+    Box::into_raw(Box::new(Box::into_raw(device)))
+}
+
+unsafe extern "C" fn free_device_list(list: *mut *mut Device) {
+    // SAFETY: made above; the device stays, as contexts may refer to it.
+    drop(unsafe { Box::from_raw(list) });
+}
+
+unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context {
+    let mut context = zeroed::<Context>();
+    context.device = device;
+    context.ops.poll_cq = Some(poll_cq);
+    context.ops.req_notify_cq = Some(req_notify_cq);
+    context.ops.post_send = Some(post_send);
+    context.ops.post_recv = Some(post_recv);
+    Box::into_raw(context)
+}
+
+unsafe extern "C" fn close_device(context: *mut Context) -> c_int {
+    // SAFETY: made above, and closed once.
+    drop(unsafe { Box::from_raw(context) });
+    0
+}
+
+unsafe extern "C" fn query_port(_: *mut Context, port: u8, attr: *mut PortAttr) -> c_int {
+    if port != 1 {
+        return libc::EINVAL;
+    }
+    let known = PortAttr {
+        state: PORT_ACTIVE,
+        active_mtu: 3,
+        gid_tbl_len: 1,
+        link_layer: LINK_LAYER_ETHERNET,
+        ..PortAttr::default()
+    };
+    // SAFETY: the caller's room for the structure.
+    unsafe { *attr = known };
+    0
+}
+
+unsafe extern "C" fn query_gid(_: *mut Context, _: u8, _: c_int, gid: *mut Gid) -> c_int {
+    // SAFETY: the caller's room for an address.
+    unsafe { *gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]) };
+    0
+}
+
+unsafe extern "C" fn alloc_pd(context: *mut Context) -> *mut Pd {
+    Box::into_raw(Box::new(Pd { context, handle: 0 }))
+}
+
+unsafe extern "C" fn dealloc_pd(pd: *mut Pd) -> c_int {
+    // SAFETY: made above, and given back once.
+    drop(unsafe { Box::from_raw(pd) });
+    0
+}
+
+unsafe extern "C" fn reg_mr(pd: *mut Pd, addr: *mut c_void, length: usize, _: c_int) -> *mut Mr {
+    with(|world| {
+        let key = world.fresh();
+        world.regions.insert(key, (addr as usize, length));
+        // SAFETY: a domain of this stand-in.
+        let context = unsafe { (*pd).context };
+        Box::into_raw(Box::new(Mr { context, pd, addr, length, handle: 0, lkey: key, rkey: key }))
+    })
+}
+
+unsafe extern "C" fn dereg_mr(mr: *mut Mr) -> c_int {
+    // SAFETY: made above, and given back once.
+    let mr = unsafe { Box::from_raw(mr) };
+    with(|world| world.regions.remove(&mr.rkey));
+    0
+}
+
+unsafe extern "C" fn create_comp_channel(context: *mut Context) -> *mut CompChannel {
+    // SAFETY: makes a descriptor.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
+    Box::into_raw(Box::new(CompChannel { context, fd, refcnt: 0 }))
+}
+
+unsafe extern "C" fn destroy_comp_channel(channel: *mut CompChannel) -> c_int {
+    // SAFETY: made above, and given back once.
+    let channel = unsafe { Box::from_raw(channel) };
+    // SAFETY: its descriptor, which nothing uses any more.
+    unsafe { libc::close(channel.fd) }
+}
+
+unsafe extern "C" fn create_cq(
+    context: *mut Context,
+    cqe: c_int,
+    _: *mut c_void,
+    channel: *mut CompChannel,
+    _: c_int,
+) -> *mut Cq {
+    let mut cq = zeroed::<Cq>();
+    (cq.context, cq.cqe, cq.channel) = (context, cqe, channel);
+    Box::into_raw(cq)
+}
+
+unsafe extern "C" fn destroy_cq(cq: *mut Cq) -> c_int {
+    with(|world| {
+        world.completions.remove(&(cq as usize));
+        world.armed.remove(&(cq as usize));
+    });
+    // SAFETY: made above, and given back once.
+    drop(unsafe { Box::from_raw(cq) });
+    0
+}
+
+unsafe extern "C" fn get_cq_event(channel: *mut CompChannel, _: *mut *mut Cq, _: *mut *mut c_void) -> c_int {
+    let mut count = 0u64;
+    // SAFETY: eight bytes that live during the call, and a descriptor of this stand-in.
+    let got = unsafe { libc::read((*channel).fd, (&raw mut count).cast(), 8) };
+    if got == 8 { 0 } else { -1 }
+}
+
+unsafe extern "C" fn ack_cq_events(_: *mut Cq, _: u32) {}
+
+unsafe extern "C" fn create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
+    let mut qp = zeroed::<Qp>();
+    // SAFETY: what the caller gave.
+    unsafe {
+        (qp.context, qp.pd) = ((*pd).context, pd);
+        (qp.send_cq, qp.recv_cq) = ((*attr).send_cq, (*attr).recv_cq);
+    }
+    with(|world| {
+        qp.qp_num = world.fresh();
+        let number = qp.qp_num;
+        let object = Box::into_raw(qp);
+        let state = QueuePair {
+            object: object as usize,
+            state: QPS_RESET,
+            peer: 0,
+            sends: VecDeque::new(),
+            receives: 0,
+            unanswered: 0,
+        };
+        world.queues.insert(number, state);
+        object
+    })
+}
+
+unsafe extern "C" fn modify_qp(qp: *mut Qp, attr: *mut QpAttr, what: c_int) -> c_int {
+    // SAFETY: a queue pair of this stand-in, and what the caller gave.
+    let (number, attr) = unsafe { ((*qp).qp_num, *attr) };
+    with(|world| {
+        let Some(of) = world.queues.get_mut(&number) else { return libc::EINVAL };
+        of.state = attr.qp_state;
+        if what & QP_DEST_QPN != 0 {
+            of.peer = attr.dest_qp_num;
+        }
+        if attr.qp_state == QPS_RESET {
+            of.sends.clear();
+            (of.receives, of.unanswered) = (0, 0);
+        }
+        0
+    })
+}
+
+unsafe extern "C" fn destroy_qp(qp: *mut Qp) -> c_int {
+    // SAFETY: made above, and given back once.
+    let qp = unsafe { Box::from_raw(qp) };
+    with(|world| world.queues.remove(&qp.qp_num));
+    0
+}
+
+unsafe extern "C" fn wc_status_str(_: c_int) -> *const c_char {
+    c"as the stand-in says".as_ptr()
+}
+
+unsafe extern "C" fn poll_cq(cq: *mut Cq, room: c_int, out: *mut Wc) -> c_int {
+    with(|world| {
+        (0..2).for_each(|_| world.step());
+        let Some(waiting) = world.completions.get_mut(&(cq as usize)) else { return 0 };
+        let mut count = 0;
+        while count < room as usize {
+            match waiting.front_mut() {
+                Some((late, _)) if *late > 0 => {
+                    *late -= 1;
+                    break;
+                }
+                Some(_) => {}
+                None => break,
+            }
+            let Some((_, wc)) = waiting.pop_front() else { break };
+            // SAFETY: the caller has room for as many.
+            unsafe { *out.add(count) = wc };
+            count += 1;
+        }
+        count as c_int
+    })
+}
+
+unsafe extern "C" fn req_notify_cq(cq: *mut Cq, _: c_int) -> c_int {
+    // SAFETY: a queue of this stand-in.
+    let channel = unsafe { (*cq).channel };
+    if channel.is_null() {
+        return libc::EINVAL;
+    }
+    // SAFETY: its channel, that is there as long as the queue.
+    let descriptor = unsafe { (*channel).fd };
+    with(|world| {
+        world.armed.insert(cq as usize, Some(descriptor));
+        // What is on its way already counts as coming later.
+        if world.completions.get(&(cq as usize)).is_some_and(|waiting| !waiting.is_empty()) {
+            world.armed.insert(cq as usize, None);
+            let one = 1u64;
+            // SAFETY: eight bytes that live during the call.
+            unsafe { libc::write(descriptor, (&raw const one).cast(), 8) };
+        }
+        0
+    })
+}
+
+unsafe extern "C" fn post_send(qp: *mut Qp, mut request: *mut SendWr, _: *mut *mut SendWr) -> c_int {
+    // SAFETY: a queue pair of this stand-in.
+    let number = unsafe { (*qp).qp_num };
+    with(|world| {
+        while !request.is_null() {
+            // SAFETY: a chain of requests that the caller keeps during the call.
+            let of = unsafe { &*request };
+            let mut source = Source::Inline(Vec::new());
+            if of.num_sge == 1 {
+                // SAFETY: the one piece that is said.
+                let sge = unsafe { *of.sg_list };
+                source = Source::Memory(sge.addr as usize, sge.length as usize);
+            }
+            if of.send_flags & SEND_INLINE != 0 {
+                source = Source::Inline(source.bytes());
+            }
+            let send = Send {
+                id: of.wr_id,
+                source,
+                to: of.remote_addr,
+                rkey: of.rkey,
+                immediate: (of.opcode == WR_RDMA_WRITE_WITH_IMM).then_some(of.imm_data),
+                is_signalled: of.send_flags & SEND_SIGNALED != 0,
+            };
+            let Some(queue) = world.queues.get_mut(&number) else { return libc::EINVAL };
+            queue.sends.push_back(send);
+            request = of.next;
+        }
+        0
+    })
+}
+
+unsafe extern "C" fn post_recv(qp: *mut Qp, _: *mut RecvWr, _: *mut *mut RecvWr) -> c_int {
+    // SAFETY: a queue pair of this stand-in.
+    let number = unsafe { (*qp).qp_num };
+    with(|world| {
+        let Some(queue) = world.queues.get_mut(&number) else { return libc::EINVAL };
+        queue.receives += 1;
+        0
+    })
+}
+
+/// The stand-in's functions.
+pub(super) fn functions() -> Functions {
+    Functions {
+        get_device_list,
+        free_device_list,
+        open_device,
+        close_device,
+        query_port,
+        query_gid,
+        alloc_pd,
+        dealloc_pd,
+        reg_mr,
+        dereg_mr,
+        create_comp_channel,
+        destroy_comp_channel,
+        create_cq,
+        destroy_cq,
+        get_cq_event,
+        ack_cq_events,
+        create_qp,
+        modify_qp,
+        destroy_qp,
+        wc_status_str,
+        query_gid_ex: None,
+    }
+}
