@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use super::sys::{CompChannel, Context, Cq, Device, GidEntry, Mr, Pd, PortAttr, Qp, QpAttr, QpInitAttr};
 
-/// The name of the library, unless `NCCL_IBVERBS_LIB` says another.
+/// The name of the library.
 const LIBRARY: &CStr = c"libibverbs.so.1";
 /// The version of the interface under which the functions are that have others under an older one.
 const VERSION: &CStr = c"IBVERBS_1.1";
@@ -85,6 +85,21 @@ impl Library {
         Err(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
     }
 
+    /// Keeps memory of devices in place where the program forks, on kernels that do not by themselves; before anything is made.
+    fn prepare_for_forks(&self) {
+        let Some(address) = self.find(c"ibv_fork_init") else { return };
+        // SAFETY: `verbs.h` declares it so, and the library stays.
+        let prepare = unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(address) };
+        // SAFETY: nothing was registered by this library before.
+        let code = unsafe { prepare() };
+        if code != 0 {
+            tracing::warn!(
+                code,
+                "a fork of this process may harm RDMA: something was registered before, or the kernel is old"
+            );
+        }
+    }
+
     /// A function, in the present version where there are several.
     fn find(&self, symbol: &CStr) -> Option<*mut c_void> {
         // SAFETY: an open library, and names that end with a zero.
@@ -106,6 +121,7 @@ pub(super) fn functions() -> Result<Functions, &'static str> {
     static FOUND: OnceLock<Result<Functions, String>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
         let library = Library::open(LIBRARY)?;
+        library.prepare_for_forks();
         Functions::of(&library).map_err(|what| format!("libibverbs.so.1: {what}"))
     });
     found.as_ref().copied().map_err(String::as_str)

@@ -19,11 +19,13 @@ use std::sync::atomic::{Ordering, fence};
 use consort_memory::{Counter, Mapping, Span, SpanMut};
 
 use super::NAME;
-use super::message::{Kind, MESSAGE_BYTES, Message, Place, TRAY, TRAY_BYTES};
-use super::port::{Port, Region};
-use super::queue::{BATCH, Queue, SENDS, WRITES_MAX, Write};
+use super::message::{Kind, MESSAGE_BYTES, Message, Place, TRAY, TRAY_BYTES, halves, later_packet};
+use super::port::{Domain, Region, Written};
+use super::queue::{BATCH, Peer, Queue, SENDS, WRITES_MAX, Write};
+use super::status::FLUSHED;
 use super::sys::{self, Wc};
 use crate::mapped::check_bounds;
+use crate::segment::Nonce;
 use crate::{CounterKind, PeerState, TransportError};
 
 /// Places of the tray that are kept for what must go out: words of what was heard, and the end.
@@ -50,6 +52,9 @@ pub(super) struct Line {
     /// The peer's, as this side has written them.
     theirs: Region,
     pub(super) peer: Place,
+    /// The first packet of this side, and what the peer's hello must say.
+    first_packet: u32,
+    nonce: Nonce,
     pub(super) ready: Counter,
     pub(super) credit: Counter,
     /// Messages: sent, and heard by the peer; heard here, and said to have been.
@@ -59,26 +64,27 @@ pub(super) struct Line {
     said: u64,
     /// The last work request of each message that may be under way.
     last: [u64; TRAY as usize],
-    /// Work requests: posted, and completed.
+    /// Work requests: posted; those of which the device has said that they are over; and those that are, as the peer's words show.
     posted: u64,
+    reaped: u64,
     completed: u64,
     unsignalled: u32,
     under_way: VecDeque<UnderWay>,
-    /// The peer has said something; it has ended.
-    pub(super) is_met: bool,
+    /// The peer has ended.
     pub(super) has_ended: bool,
     /// The status of the completion that broke it.
     broke: Option<Wc>,
 }
 
-/// The memory of an end with such a mailbox.
+/// Memory of a tray and such a mailbox.
 ///
 /// # Errors
 /// [`TransportError::OutOfMemory`].
 pub(super) fn memory(
-    port: &Arc<Port>,
+    domain: &Arc<Domain>,
     mailbox_bytes: usize,
     node: Option<u32>,
+    by: Written,
 ) -> Result<Region, TransportError> {
     let out_of = || TransportError::OutOfMemory {
         transport: NAME,
@@ -88,21 +94,23 @@ pub(super) fn memory(
     };
     let bytes = mailbox_bytes.checked_add(TRAY_BYTES).ok_or_else(out_of)?;
     let mapping = Mapping::anonymous_on(bytes, node).map_err(|error| TransportError::memory(NAME, error))?;
-    port.register(mapping)
+    domain.register(mapping, by)
 }
 
 impl Line {
-    /// The end of a queue pair that is connected to its peer's.
+    /// This side's end of a connection of the endpoint `here` to the endpoint `there`.
     ///
     /// # Errors
-    /// [`TransportError::OutOfMemory`] for what the peer's mailbox is written from.
-    pub(super) fn new(queue: Queue, own: Region, peer: Place) -> Result<Self, TransportError> {
-        let theirs = memory(&queue.port, peer.mailbox_bytes as usize, None)?;
-        Ok(Line {
+    /// [`TransportError::OutOfMemory`] for what the peer's mailbox is written from; the device's.
+    pub(super) fn new(own: Region, queue: Queue, here: &Place, there: Place) -> Result<Self, TransportError> {
+        let theirs = memory(&queue.domain, there.mailbox_bytes as usize, None, Written::Here)?;
+        let mut line = Line {
             queue,
             own,
             theirs,
-            peer,
+            peer: there,
+            first_packet: here.peer.first_packet,
+            nonce: here.nonce,
             ready: Counter::standalone(),
             credit: Counter::standalone(),
             sent: 0,
@@ -111,20 +119,56 @@ impl Line {
             said: 0,
             last: [0; TRAY as usize],
             posted: 0,
+            reaped: 0,
             completed: 0,
             unsignalled: 0,
             under_way: VecDeque::with_capacity(SENDS as usize),
-            is_met: false,
             has_ended: false,
             broke: None,
-        })
+        };
+        line.connect()?;
+        Ok(line)
     }
 
-    /// The queue pair has begun again, and nothing that was sent before has arrived.
-    pub(super) fn begin_again(&mut self) {
-        (self.sent, self.posted, self.completed, self.unsignalled) = (0, 0, 0, 0);
-        self.under_way.clear();
+    /// Connects the queue pair to the peer's, behind what both have said: each message of the beginning is one packet.
+    fn connect(&mut self) -> Result<(), TransportError> {
+        let there = self.peer.peer;
+        let expected = Peer { first_packet: later_packet(there.first_packet, self.heard), ..there };
+        self.queue.connect(&expected, later_packet(self.first_packet, self.sent))
+    }
+
+    /// How many messages have come, up to a few that matter while two ends meet.
+    pub(super) fn heard(&self) -> u64 {
+        self.heard
+    }
+
+    /// Says that the queue pair is there.
+    ///
+    /// # Errors
+    /// As of [`Line::send`].
+    pub(super) fn greet(&mut self) -> Result<(), TransportError> {
+        let (value, tag) = halves(&self.peer.nonce);
+        self.send(None, Some((Kind::Hello, value, tag))).map(drop)
+    }
+
+    /// Greets again a peer that may not have been there when it was greeted: the queue pair is stopped, so that what has come is known,
+    /// and begins where the two stand.
+    ///
+    /// # Errors
+    /// The device's; [`TransportError::Protocol`].
+    pub(super) fn greet_again(&mut self) -> Result<(), TransportError> {
+        self.queue.stop()?;
+        self.listen()?;
+        self.queue.begin_again()?;
+        // What the peer has answered has arrived; what it has not is said again, under the same packet's number.
+        self.sent = self.heard.min(1);
+        (self.acknowledged, self.posted, self.reaped, self.completed, self.unsignalled) =
+            (self.sent, 0, 0, 0, 0);
+        self.last = [0; TRAY as usize];
         self.broke = None;
+        self.connect()?;
+        // As the answer to what was heard, which is all the same.
+        self.greet()
     }
 
     pub(super) fn mailbox(&self) -> SpanMut<'_> {
@@ -157,28 +201,28 @@ impl Line {
     }
 
     /// Whether this number of work requests, and one message more, have room.
-    fn has_room(&mut self, writes: u64, message: Option<Kind>) -> bool {
+    fn has_room(&mut self, writes: u64, message: Option<Kind>) -> Result<bool, TransportError> {
         let reserved = match message {
             Some(Kind::Heard | Kind::End) => 1,
             _ => RESERVED,
         };
         if message.is_some() && self.sent - self.acknowledged >= TRAY - reserved {
-            return false;
+            return Ok(false);
         }
-        if self.posted - self.completed + writes > u64::from(SENDS) {
-            self.hear_of_sent();
+        if self.posted - self.reaped + writes > u64::from(SENDS) {
+            self.hear_of_sent()?;
         }
-        self.posted - self.completed + writes <= u64::from(SENDS)
+        Ok(self.posted - self.reaped + writes <= u64::from(SENDS))
     }
 
     /// Whether a part of the peer's mailbox is not being written.
-    fn is_free(&mut self, offset: usize, bytes: usize) -> bool {
+    fn is_free(&mut self, offset: usize, bytes: usize) -> Result<bool, TransportError> {
         let overlaps = |of: &UnderWay| of.offset < offset + bytes && offset < of.offset + of.bytes;
         if !self.under_way.iter().any(overlaps) {
-            return true;
+            return Ok(true);
         }
-        self.hear_of_sent();
-        !self.under_way.iter().any(overlaps)
+        self.hear_of_sent()?;
+        Ok(!self.under_way.iter().any(overlaps))
     }
 
     fn next_write(
@@ -215,11 +259,11 @@ impl Line {
         let data = data.filter(|(_, bytes)| !bytes.is_empty());
         if let Some((offset, bytes)) = &data {
             check_bounds(NAME, *offset, bytes.len(), self.peer_mailbox_bytes())?;
-            if !self.is_free(*offset, bytes.len()) {
+            if !self.is_free(*offset, bytes.len())? {
                 return Ok(false);
             }
         }
-        if !self.has_room(WRITES_MAX as u64, says.map(|(kind, ..)| kind)) {
+        if !self.has_room(WRITES_MAX as u64, says.map(|(kind, ..)| kind))? {
             return Ok(false);
         }
         let mut writes: [Option<Write>; WRITES_MAX] = [None; WRITES_MAX];
@@ -245,20 +289,24 @@ impl Line {
             posted[at] = write;
             at + 1
         });
-        self.queue.post(&posted[..count])?;
+        self.queue.post(&posted[..count]).inspect_err(|_| {
+            // What follows would have wrong numbers.
+            self.broke.get_or_insert(Wc { status: FLUSHED, ..Wc::default() });
+        })?;
         Ok(true)
     }
 
     /// What of this side's writes is over.
-    fn hear_of_sent(&mut self) {
+    fn hear_of_sent(&mut self) -> Result<(), TransportError> {
         let mut completions = [Wc::default(); BATCH];
         loop {
-            let count = self.queue.sent(&mut completions);
+            let count = self.queue.sent(&mut completions)?;
             for wc in &completions[..count] {
                 if wc.status == 0 {
+                    self.reaped = self.reaped.max(wc.wr_id);
                     self.completed = self.completed.max(wc.wr_id);
                 } else {
-                    self.broke.get_or_insert(*wc);
+                    self.fail(wc);
                 }
             }
             if count < BATCH {
@@ -268,6 +316,28 @@ impl Line {
         while self.under_way.front().is_some_and(|of| of.id <= self.completed) {
             self.under_way.pop_front();
         }
+        Ok(())
+    }
+
+    /// Keeps why it failed: what was flushed then says least.
+    fn fail(&mut self, wc: &Wc) {
+        if self.broke.is_none_or(|before| before.status == FLUSHED) {
+            self.broke = Some(*wc);
+        }
+    }
+
+    /// Hears what has come.
+    fn listen(&mut self) -> Result<(), TransportError> {
+        let mut completions = [Wc::default(); BATCH];
+        loop {
+            let count = self.queue.received(&mut completions)?;
+            for wc in &completions[..count] {
+                self.hear(wc)?;
+            }
+            if count == 0 {
+                return self.hear_of_sent();
+            }
+        }
     }
 
     /// Takes in what has come.
@@ -275,17 +345,7 @@ impl Line {
     /// # Errors
     /// [`TransportError::Protocol`] when the peer said what it must not; the reason for which the queue pair failed.
     pub(super) fn progress(&mut self) -> Result<PeerState, TransportError> {
-        let mut completions = [Wc::default(); BATCH];
-        loop {
-            let count = self.queue.received(&mut completions);
-            for wc in &completions[..count] {
-                self.hear(wc)?;
-            }
-            if count == 0 {
-                break;
-            }
-        }
-        self.hear_of_sent();
+        self.listen()?;
         if self.has_ended {
             return Ok(PeerState::Closed);
         }
@@ -299,8 +359,11 @@ impl Line {
     fn hear(&mut self, wc: &Wc) -> Result<(), TransportError> {
         let wrong = |what| TransportError::Protocol { transport: NAME, what };
         if wc.status != 0 {
-            self.broke.get_or_insert(*wc);
+            self.fail(wc);
             return Ok(());
+        }
+        if self.heard - self.said >= TRAY {
+            return Err(wrong("it sent more than it has places for"));
         }
         let place = self.heard % TRAY;
         if wc.opcode != sys::WC_RECV_RDMA_WITH_IMM || u64::from(u32::from_be(wc.imm_data)) != place {
@@ -315,10 +378,12 @@ impl Line {
         self.heard += 1;
         self.queue.post_receive()?;
         self.acknowledge(message.heard).map_err(wrong)?;
-        self.is_met = true;
         match message.kind {
             Kind::Ready => raise(&self.ready, &message),
             Kind::Credit => raise(&self.credit, &message),
+            Kind::Hello if (message.value, message.tag) != halves(&self.nonce) => {
+                Err("its hello is for another endpoint")
+            }
             Kind::Hello | Kind::Heard => Ok(()),
             Kind::End => {
                 self.has_ended = true;
@@ -342,11 +407,6 @@ impl Line {
             }
         }
         Ok(())
-    }
-
-    /// Whether the queue pair failed since the peer did not answer, as one that is not there yet does not.
-    pub(super) fn is_unanswered(&self) -> bool {
-        self.broke.is_some_and(|wc| wc.status == super::status::RETRY_EXCEEDED)
     }
 
     fn failure(&self, wc: &Wc) -> TransportError {

@@ -22,6 +22,8 @@ pub(super) const MESSAGE_BYTES: usize = 32;
 pub(super) const TRAY: u64 = 64;
 /// Bytes of a tray, with which the memory of each end begins.
 pub(super) const TRAY_BYTES: usize = TRAY as usize * MESSAGE_BYTES;
+/// The longest mailbox of a peer: as many bytes are registered here to write it from, and one write has no more.
+const MAILBOX_BYTES_MAX: u64 = 1 << 30;
 /// Packet numbers have as many bits.
 const PACKET_BITS: u32 = 24;
 
@@ -63,18 +65,29 @@ impl Place {
         let is_sound =
             version == VERSION && ethernet <= 1 && (1..=5).contains(&mtu) && first_packet >> PACKET_BITS == 0;
         let end = start.checked_add(TRAY_BYTES as u64)?.checked_add(mailbox_bytes);
-        if !is_sound || end.is_none() || isize::try_from(mailbox_bytes).is_err() {
+        if !is_sound || end.is_none() || mailbox_bytes > MAILBOX_BYTES_MAX {
             return None;
         }
         // Its place in the peer's table is the peer's.
-        let reach = Reach { lid, gid, gid_index: 0, mtu, is_ethernet: ethernet == 1 };
+        let reach = Reach { lid, gid, gid_index: 0, mtu, is_ethernet: ethernet == 1, is_routed: false };
         Some(Place { peer: Peer { reach, number, first_packet }, key, start, mailbox_bytes, nonce })
     }
 }
 
 /// A number of a first packet.
 pub(super) fn first_packet(random: [u8; 4]) -> u32 {
-    u32::from_le_bytes(random) & ((1 << PACKET_BITS) - 1)
+    later_packet(u32::from_le_bytes(random), 0)
+}
+
+/// The number of the packet that comes this far behind another.
+pub(super) fn later_packet(number: u32, by: u64) -> u32 {
+    number.wrapping_add(by as u32) & ((1 << PACKET_BITS) - 1)
+}
+
+/// A nonce as a hello has it.
+pub(super) fn halves(nonce: &Nonce) -> (u64, u64) {
+    let whole = u128::from_le_bytes(*nonce);
+    (whole as u64, (whole >> 64) as u64)
 }
 
 /// What a message says.
@@ -84,7 +97,7 @@ pub(super) enum Kind {
     Ready = 1,
     /// The counter of slots that are free again.
     Credit = 2,
-    /// The queue pair is there.
+    /// The queue pair is there; value and tag are the nonce of the endpoint that is meant.
     Hello = 3,
     /// Nothing but how many messages were heard.
     Heard = 4,
@@ -139,7 +152,8 @@ mod tests {
 
     #[test]
     fn places_and_messages_are_read_as_they_were_written_and_nothing_else_is() {
-        let reach = Reach { lid: 7, gid: Gid([9; 16]), gid_index: 0, mtu: 5, is_ethernet: true };
+        let reach =
+            Reach { lid: 7, gid: Gid([9; 16]), gid_index: 0, mtu: 5, is_ethernet: true, is_routed: false };
         let peer = Peer { reach, number: 17, first_packet: first_packet([0xff; 4]) };
         let place = Place { peer, key: 3, start: 1 << 40, mailbox_bytes: 4096, nonce: [5; NONCE_BYTES] };
         let bytes = place.encode();

@@ -6,8 +6,8 @@
 //! message        what two ends say to each other            line   one end: what it sends and hears
 //! ```
 //!
-//! Each side makes a queue pair and its memory, and its address says where they are. Both connect when they know the other's: the
-//! first packet of the side that is first is not answered until the other side is there, so it begins again until it is.
+//! Each side makes a queue pair and its memory, and its address says where they are. Both connect when they know the other's; one of
+//! them greets, again and again until the other is there and answers.
 //!
 //! Invariant: nothing that the peer sends lands outside of the tray and the mailbox of its connection, for the device checks the
 //! key; a connection that was closed keeps its queue pair until the peer's device has everything. Absent: several queue pairs and
@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use consort_memory::{Counter, ForkStamp, Span, SpanMut};
+use consort_memory::{Counter, Span, SpanMut};
 
 use crate::segment::nonce;
 use crate::{
@@ -37,10 +37,13 @@ use crate::{
 };
 use line::{Line, kind_of, memory};
 use message::{Kind, Place, TRAY_BYTES, first_packet};
-use port::{Port, Region};
+use port::{Domain, Port, Region, Written};
 use queue::{Peer, Queue};
 
 const NAME: &str = "verbs";
+/// The pauses after which a peer is greeted again that may not have been there: the first, and the last.
+const GREET_FIRST: Duration = Duration::from_millis(20);
+const GREET_LAST: Duration = Duration::from_secs(1);
 /// How long a connection that was closed waits for the peer's device.
 const LINGER: Duration = Duration::from_secs(30);
 /// The same where the whole transport goes.
@@ -53,7 +56,6 @@ pub struct Verbs {
 
 struct Shared {
     port: Arc<Port>,
-    stamp: ForkStamp,
     /// Connections that were closed before everything had arrived.
     lingering: Mutex<Vec<Lingering>>,
 }
@@ -85,14 +87,13 @@ impl Verbs {
 
     /// Whether it is a forked child's copy, which must not be used.
     pub fn is_forked_child(&self) -> bool {
-        self.shared.stamp.is_forked_child()
+        self.shared.port.stamp.is_forked_child()
     }
 
     /// Over this port.
     fn over(port: Arc<Port>) -> Result<Self, TransportError> {
-        let stamp = ForkStamp::new().map_err(|error| TransportError::memory(NAME, error))?;
         tracing::debug!(device = port.device, port = port.number, reach = ?port.reach, "RDMA by this port");
-        Ok(Verbs { shared: Arc::new(Shared { port, stamp, lingering: Mutex::default() }) })
+        Ok(Verbs { shared: Arc::new(Shared { port, lingering: Mutex::default() }) })
     }
 }
 
@@ -103,8 +104,9 @@ impl Transport for Verbs {
 
     fn endpoint(&self, layout: Layout) -> Result<Box<dyn Endpoint>, TransportError> {
         self.shared.has_lingering();
-        let own = memory(&self.shared.port, layout.mailbox_bytes, layout.node)?;
-        let queue = Queue::new(&self.shared.port)?;
+        let domain = Domain::new(&self.shared.port)?;
+        let own = memory(&domain, layout.mailbox_bytes, layout.node, Written::ByPeer)?;
+        let queue = Queue::new(&domain)?;
         let nonce = nonce(NAME)?;
         let peer = Peer {
             reach: self.shared.port.reach,
@@ -119,7 +121,8 @@ impl Transport for Verbs {
             nonce,
         };
         let address = Address { transport: NAME.into(), bytes: place.encode() };
-        Ok(Box::new(VerbsEndpoint { shared: Arc::clone(&self.shared), address, place, own, queue }))
+        let (shared, calls) = (Arc::clone(&self.shared), layout.calls);
+        Ok(Box::new(VerbsEndpoint { shared, address, place, calls, queue, own }))
     }
 }
 
@@ -135,8 +138,9 @@ impl Shared {
 impl Drop for Shared {
     /// What was closed before everything had arrived is waited for: a device that works needs microseconds.
     fn drop(&mut self) {
-        if self.stamp.is_forked_child() {
-            std::mem::forget(std::mem::take(&mut *lock(&self.lingering)));
+        if self.port.stamp.is_forked_child() {
+            let lingering = self.lingering.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(std::mem::take(lingering));
             return;
         }
         let begun = Instant::now();
@@ -161,8 +165,10 @@ struct VerbsEndpoint {
     shared: Arc<Shared>,
     address: Address,
     place: Place,
-    own: Region,
+    calls: Option<bool>,
+    /// Before the memory that it writes.
     queue: Queue,
+    own: Region,
 }
 
 impl Endpoint for VerbsEndpoint {
@@ -180,51 +186,61 @@ impl Endpoint for VerbsEndpoint {
         if peer.peer.reach.is_ethernet != self.place.peer.reach.is_ethernet {
             return Err(bad("one side is on InfiniBand and the other on Ethernet"));
         }
-        let Self { shared, place, own, mut queue, .. } = *self;
-        queue.connect(&peer.peer, place.peer.first_packet)?;
-        let mut line = Line::new(queue, own, peer)?;
-        line.send(None, Some((Kind::Hello, 0, 0)))?;
-        let first_packet = place.peer.first_packet;
-        Ok(Box::new(VerbsConnecting { shared, line: Some(line), first_packet, has_urged: false }))
+        let Self { shared, place, calls, queue, own, .. } = *self;
+        let calls = calls.unwrap_or(place.nonce < peer.nonce);
+        let mut line = Line::new(own, queue, &place, peer)?;
+        if calls {
+            line.greet()?;
+        }
+        let again_at = Instant::now() + GREET_FIRST;
+        Ok(Box::new(VerbsConnecting { shared, line: Some(line), calls, again_at, pause: GREET_FIRST }))
     }
 }
 
+/// The side that calls greets, again and again until it is heard; the other answers when it is; and is established when the first has
+/// heard that.
 struct VerbsConnecting {
     shared: Arc<Shared>,
     /// Until it is the connection's.
     line: Option<Line>,
-    first_packet: u32,
-    /// Whether a second hello was sent: the peer's device answers it with what it misses, the first one.
-    has_urged: bool,
+    calls: bool,
+    /// When the peer is greeted again, and the pause after that.
+    again_at: Instant,
+    pause: Duration,
 }
 
 impl Connecting for VerbsConnecting {
     fn poll(&mut self) -> Result<Poll<Box<dyn Connection>>, TransportError> {
         let Some(line) = &mut self.line else { return Err(TransportError::PeerClosed { transport: NAME }) };
-        match line.progress() {
-            Ok(_) => {}
-            // Its peer is not there yet.
-            Err(_) if line.is_unanswered() && !line.is_met => {
-                line.queue.begin_again()?;
-                line.begin_again();
-                line.queue.connect(&line.peer.peer, self.first_packet)?;
-                line.send(None, Some((Kind::Hello, 0, 0)))?;
-                return Ok(Poll::Pending);
-            }
-            Err(error) => return Err(error),
+        let before = line.heard();
+        let outcome = line.progress();
+        let is_answer = before == 0 && line.heard() > 0;
+        if is_answer {
+            line.greet()?;
         }
-        if line.is_met && !line.is_delivered() && !self.has_urged && !line.has_ended {
-            self.has_urged = line.send(None, Some((Kind::Hello, 0, 0)))?;
+        let is_established = line.heard() > if self.calls { 0 } else { 1 };
+        if is_established {
+            let (shared, line) = (Arc::clone(&self.shared), self.line.take());
+            return Ok(Poll::Ready(Box::new(VerbsConnection { shared, line })));
         }
-        if !line.is_met && !line.is_delivered() {
+        let now = Instant::now();
+        if self.calls && now >= self.again_at {
+            line.greet_again()?;
+            self.pause = (self.pause * 2).min(GREET_LAST);
+            self.again_at = now + self.pause;
             return Ok(Poll::Pending);
         }
-        let line = self.line.take();
-        Ok(Poll::Ready(Box::new(VerbsConnection { shared: Arc::clone(&self.shared), line })))
+        match outcome {
+            // Its peer may not be there yet.
+            Err(TransportError::Completion { .. }) if self.calls => Ok(Poll::Pending),
+            outcome => outcome.map(|_| Poll::Pending),
+        }
     }
 
     fn wake(&self) -> Option<(BorrowedFd<'_>, bool)> {
-        None
+        // One that calls has a clock of its own.
+        let line = self.line.as_ref().filter(|_| !self.calls)?;
+        Some((line.queue.descriptor(), false))
     }
 }
 
@@ -329,7 +345,7 @@ impl Drop for VerbsConnection {
     fn drop(&mut self) {
         let Some(line) = self.line.take() else { return };
         // A child's copy is the parent's queue pair.
-        if self.shared.stamp.is_forked_child() {
+        if self.shared.port.stamp.is_forked_child() {
             std::mem::forget(line);
             return;
         }

@@ -7,13 +7,13 @@ use std::ffi::CStr;
 use std::io;
 use std::sync::Arc;
 
-use consort_memory::{Mapping, Span, SpanMut};
+use consort_memory::{ForkStamp, Mapping, Span, SpanMut};
 
 use super::NAME;
 use super::library::Functions;
 use super::sys::{
     self, ACCESS_LOCAL_WRITE, ACCESS_REMOTE_WRITE, Context, GID_ROCE_V2, Gid, GidEntry, LINK_LAYER_ETHERNET,
-    Mr, PORT_ACTIVE, Pd, PortAttr,
+    LINK_LAYER_INFINIBAND, Mr, PORT_ACTIVE, PORT_GRH_REQUIRED, Pd, PortAttr, TRANSPORT_IB,
 };
 use crate::TransportError;
 
@@ -24,7 +24,7 @@ const PORTS_MAX: u8 = 4;
 pub(super) struct Port {
     pub(super) functions: Functions,
     pub(super) context: *mut Context,
-    pub(super) pd: *mut Pd,
+    pub(super) stamp: ForkStamp,
     /// The device's name, for people.
     pub(super) device: String,
     pub(super) number: u8,
@@ -42,6 +42,8 @@ pub(super) struct Reach {
     /// The longest packet, as the interface counts it.
     pub(super) mtu: u8,
     pub(super) is_ethernet: bool,
+    /// Whether its packets must have a global route.
+    pub(super) is_routed: bool,
 }
 
 // SAFETY: the library serialises what is called of a context and of a protection domain; both live until the port is dropped, and
@@ -62,10 +64,85 @@ impl std::fmt::Debug for Port {
 
 impl Drop for Port {
     fn drop(&mut self) {
-        // SAFETY: made together, and nothing that was made of them is left: each such thing holds the port.
-        unsafe {
-            (self.functions.dealloc_pd)(self.pd);
-            (self.functions.close_device)(self.context);
+        if !self.stamp.is_forked_child() {
+            // SAFETY: opened by this process, and nothing that was made of it is left: each such thing holds the port.
+            unsafe { (self.functions.close_device)(self.context) };
+        }
+    }
+}
+
+/// What one connection may use: its queue pair takes no key of another's memory.
+pub(super) struct Domain {
+    pub(super) pd: *mut Pd,
+    pub(super) port: Arc<Port>,
+}
+
+// SAFETY: the library serialises what is called of a protection domain, which is only given back when nothing uses it.
+unsafe impl Send for Domain {}
+// SAFETY: the same.
+unsafe impl Sync for Domain {}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        if !self.port.stamp.is_forked_child() {
+            // SAFETY: made by this process; its regions and its queue pair, which hold it, are gone.
+            unsafe { (self.port.functions.dealloc_pd)(self.pd) };
+        }
+    }
+}
+
+/// Who may write to registered memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Written {
+    /// The peer, and this process.
+    ByPeer,
+    /// This process alone.
+    Here,
+}
+
+impl Domain {
+    /// # Errors
+    /// The system's.
+    pub(super) fn new(port: &Arc<Port>) -> Result<Arc<Self>, TransportError> {
+        // SAFETY: an open context.
+        let pd = unsafe { (port.functions.alloc_pd)(port.context) };
+        if pd.is_null() {
+            return Err(TransportError::system(NAME, "ibv_alloc_pd", io::Error::last_os_error()));
+        }
+        Ok(Arc::new(Domain { pd, port: Arc::clone(port) }))
+    }
+
+    /// Memory that the device may use.
+    ///
+    /// # Errors
+    /// The system's, with what to do where it may not lock so much memory.
+    pub(super) fn register(
+        self: &Arc<Self>,
+        mapping: Mapping,
+        by: Written,
+    ) -> Result<Region, TransportError> {
+        let start = mapping.span(0, mapping.bytes()).as_mut_ptr();
+        let access = match by {
+            Written::ByPeer => ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE,
+            Written::Here => 0,
+        };
+        // SAFETY: a mapping that outlives its registration (fields of `Region` in this order).
+        let mr = unsafe { (self.port.functions.reg_mr)(self.pd, start.cast(), mapping.bytes(), access) };
+        if !mr.is_null() {
+            return Ok(Region { mr, domain: Arc::clone(self), mapping });
+        }
+        let source = io::Error::last_os_error();
+        match source.raw_os_error() {
+            Some(libc::ENOMEM | libc::EAGAIN) => {
+                let what = "registered memory: raise the limit of locked memory (ulimit -l)";
+                Err(TransportError::OutOfMemory {
+                    transport: NAME,
+                    needed_bytes: mapping.bytes(),
+                    what,
+                    source,
+                })
+            }
+            _ => Err(TransportError::system(NAME, "ibv_reg_mr", source)),
         }
     }
 }
@@ -74,7 +151,7 @@ impl Port {
     /// All active ports of all devices that `wanted` allows, by name and number.
     ///
     /// # Errors
-    /// What the system says where it lists no devices.
+    /// What the system says where it lists no devices, or where none of them can be used.
     pub(super) fn all(
         functions: Functions,
         wanted: &dyn Fn(&str, u8) -> bool,
@@ -85,10 +162,14 @@ impl Port {
         if list.is_null() {
             return Err(TransportError::system(NAME, "ibv_get_device_list", io::Error::last_os_error()));
         }
-        let mut ports = Vec::new();
+        let (mut ports, mut refused) = (Vec::new(), None);
         for at in 0..usize::try_from(count).unwrap_or(0) {
             // SAFETY: inside the list, whose devices stay until it is freed.
             let device = unsafe { *list.add(at) };
+            // SAFETY: the same.
+            if unsafe { (*device).transport_type } != TRANSPORT_IB {
+                continue;
+            }
             // SAFETY: a name of the device, which ends with a zero.
             let name = unsafe { CStr::from_ptr((*device).name.as_ptr()) }.to_string_lossy().into_owned();
             for number in (1..=PORTS_MAX).filter(|number| wanted(&name, *number)) {
@@ -96,14 +177,19 @@ impl Port {
                     Ok(Some(port)) => ports.push(Arc::new(port)),
                     Ok(None) => {}
                     Err(error) => {
-                        tracing::warn!(device = name, port = number, %error, "an RDMA port is not used")
+                        tracing::warn!(device = name, port = number, %error, "an RDMA port is not used");
+                        refused = Some(error);
+                        break;
                     }
                 }
             }
         }
         // SAFETY: the list, once; what was opened of its devices stays.
         unsafe { (functions.free_device_list)(list) };
-        Ok(ports)
+        match refused {
+            Some(error) if ports.is_empty() => Err(error),
+            _ => Ok(ports),
+        }
     }
 
     /// A port, where there is such a one and it is active.
@@ -126,7 +212,8 @@ impl Port {
         let mut attr = PortAttr::default();
         // SAFETY: an open context; the older form of the structure that this function fills is the beginning of ours.
         let known = unsafe { (functions.query_port)(context, number, &raw mut attr) };
-        if known != 0 || attr.state != PORT_ACTIVE {
+        let is_known = [0, LINK_LAYER_INFINIBAND, LINK_LAYER_ETHERNET].contains(&attr.link_layer);
+        if known != 0 || attr.state != PORT_ACTIVE || !is_known {
             close();
             return Ok(None);
         }
@@ -143,37 +230,22 @@ impl Port {
                 ),
             ));
         };
-        // SAFETY: an open context.
-        let pd = unsafe { (functions.alloc_pd)(context) };
-        if pd.is_null() {
-            let error = failed("ibv_alloc_pd");
-            close();
-            return Err(error);
-        }
-        let reach = Reach { lid: attr.lid, gid, gid_index, mtu: attr.active_mtu as u8, is_ethernet };
-        Ok(Some(Port { functions, context, pd, device: name.to_owned(), number, reach }))
-    }
-
-    /// Memory that the device and, by its key, the peer may write to.
-    ///
-    /// # Errors
-    /// The system's, with what to do where it may not lock so much memory.
-    pub(super) fn register(self: &Arc<Self>, mapping: Mapping) -> Result<Region, TransportError> {
-        let start = mapping.span(0, mapping.bytes()).as_mut_ptr();
-        let access = ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE;
-        // SAFETY: a mapping that outlives its registration (fields of `Region` in this order).
-        let mr = unsafe { (self.functions.reg_mr)(self.pd, start.cast(), mapping.bytes(), access) };
-        if mr.is_null() {
-            let source = io::Error::last_os_error();
-            let what = "registered memory; raise the limit of locked memory (ulimit -l)";
-            return Err(TransportError::OutOfMemory {
-                transport: NAME,
-                needed_bytes: mapping.bytes(),
-                what,
-                source,
-            });
-        }
-        Ok(Region { mr, port: Arc::clone(self), mapping })
+        let stamp = match ForkStamp::new() {
+            Ok(stamp) => stamp,
+            Err(error) => {
+                close();
+                return Err(TransportError::memory(NAME, error));
+            }
+        };
+        let reach = Reach {
+            lid: attr.lid,
+            gid,
+            gid_index,
+            mtu: attr.active_mtu as u8,
+            is_ethernet,
+            is_routed: attr.flags & PORT_GRH_REQUIRED != 0,
+        };
+        Ok(Some(Port { functions, context, stamp, device: name.to_owned(), number, reach }))
     }
 }
 
@@ -213,15 +285,16 @@ fn choose(addresses: &[(u8, Gid, bool)], is_ethernet: bool) -> Option<(u8, Gid)>
         [0xfe, second, ..] if second & 0xc0 == 0x80 => 3,
         _ => 1,
     };
-    let usable = addresses.iter().filter(|(.., is_second)| *is_second);
+    // Of equals the last: an older library says of both entries of an address that they are of version 2.
+    let usable = addresses.iter().rev().filter(|(.., is_second)| *is_second);
     usable.min_by_key(|(_, gid, _)| rank(gid)).map(|(index, gid, _)| (*index, *gid))
 }
 
 /// Registered memory.
 pub(super) struct Region {
     mr: *mut Mr,
-    port: Arc<Port>,
     mapping: Mapping,
+    domain: Arc<Domain>,
 }
 
 // SAFETY: the registration is only read after it was made, and given back once.
@@ -262,14 +335,14 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: registered by this device, and given back once, before the mapping goes.
-        let code = unsafe { (self.port.functions.dereg_mr)(self.mr) };
+        let port = &self.domain.port;
+        if port.stamp.is_forked_child() {
+            return;
+        }
+        // SAFETY: registered by this process, and given back once, before the mapping goes.
+        let code = unsafe { (port.functions.dereg_mr)(self.mr) };
         if code != 0 {
-            tracing::warn!(
-                device = self.port.device,
-                code,
-                "memory of an RDMA device could not be given back"
-            );
+            tracing::warn!(device = port.device, code, "memory of an RDMA device could not be given back");
         }
     }
 }

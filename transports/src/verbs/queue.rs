@@ -9,7 +9,7 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 use super::NAME;
-use super::port::{Port, Reach};
+use super::port::{Domain, Port, Reach};
 use super::sys::{
     self, AhAttr, CompChannel, Cq, GlobalRoute, Qp, QpAttr, QpCap, QpInitAttr, RecvWr, SEND_INLINE, SendWr,
     Sge, Wc,
@@ -23,9 +23,10 @@ pub(super) const RECEIVES: u32 = 64;
 pub(super) const WRITES_MAX: usize = 2;
 /// Completions of one look.
 pub(super) const BATCH: usize = 16;
-/// How long a packet may go unanswered before it is sent again, as a power of two of 4.096 µs: 67 ms.
-const TIMEOUT: u8 = 14;
-/// How often it is sent again before the queue pair fails: half a second, or two, as devices may take four times the timeout. Not
+/// How long a packet may go unanswered before it is sent again, as a power of two of 4.096 µs: 0.54 s.
+const TIMEOUT: u8 = 17;
+/// How often it is sent again before the queue pair fails: after 3.8 s, or 15, as devices may take four times the timeout: a
+/// switch that starts anew, or a port that is trained again, takes some. Not
 /// 7, with which some devices never give up.
 const RETRIES: u8 = 6;
 /// As long as the peer has no receive posted, which it always has: for ever, which its end and the call's deadline bound.
@@ -35,7 +36,7 @@ const RECEIVER_TIMER: u8 = 12;
 
 /// A queue pair.
 pub(super) struct Queue {
-    pub(super) port: Arc<Port>,
+    pub(super) domain: Arc<Domain>,
     channel: *mut CompChannel,
     send_cq: *mut Cq,
     recv_cq: *mut Cq,
@@ -83,9 +84,8 @@ impl Queue {
     ///
     /// # Errors
     /// The system's where it has no more of something.
-    pub(super) fn new(port: &Arc<Port>) -> Result<Self, TransportError> {
-        let port = Arc::clone(port);
-        let functions = port.functions;
+    pub(super) fn new(domain: &Arc<Domain>) -> Result<Self, TransportError> {
+        let functions = domain.port.functions;
         // What is null is not given back.
         let mut queue = Queue {
             channel: null_mut(),
@@ -94,9 +94,9 @@ impl Queue {
             qp: null_mut(),
             inline_max: 0,
             is_armed: false,
-            port,
+            domain: Arc::clone(domain),
         };
-        let context = queue.port.context;
+        let context = queue.port().context;
         // SAFETY: an open context.
         queue.channel = unsafe { (functions.create_comp_channel)(context) };
         if queue.channel.is_null() {
@@ -136,6 +136,10 @@ impl Queue {
         Ok(queue)
     }
 
+    pub(super) fn port(&self) -> &Port {
+        &self.domain.port
+    }
+
     fn make(&self, cap: &mut QpCap) -> *mut Qp {
         let mut attr = QpInitAttr {
             qp_context: null_mut(),
@@ -147,36 +151,45 @@ impl Queue {
             sq_sig_all: 0,
         };
         // SAFETY: the port's protection domain and the queues above.
-        let qp = unsafe { (self.port.functions.create_qp)(self.port.pd, &raw mut attr) };
+        let qp = unsafe { (self.port().functions.create_qp)(self.domain.pd, &raw mut attr) };
         *cap = attr.cap;
         qp
     }
 
     fn modify(&self, mut attr: QpAttr, what: i32, call: &'static str) -> Result<(), TransportError> {
         // SAFETY: a queue pair, and what is to be changed of it.
-        match unsafe { (self.port.functions.modify_qp)(self.qp, &raw mut attr, what) } {
+        match unsafe { (self.port().functions.modify_qp)(self.qp, &raw mut attr, what) } {
             0 => Ok(()),
             code => Err(TransportError::system(NAME, call, io::Error::from_raw_os_error(code))),
         }
     }
 
-    /// From the beginning: nothing of what was under way before lands any more.
+    /// Takes nothing more, and sends nothing more: what has come can be heard to its end.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(super) fn stop(&mut self) -> Result<(), TransportError> {
+        let stopped = QpAttr { qp_state: sys::QPS_ERR, ..QpAttr::default() };
+        self.modify(stopped, sys::QP_STATE, "ibv_modify_qp to ERR")
+    }
+
+    /// From the beginning, after it was stopped and what had come was heard.
     ///
     /// # Errors
     /// The device's.
     pub(super) fn begin_again(&mut self) -> Result<(), TransportError> {
         let reset = QpAttr { qp_state: sys::QPS_RESET, ..QpAttr::default() };
         self.modify(reset, sys::QP_STATE, "ibv_modify_qp to RESET")?;
-        // What completed before is of no interest.
+        // What was not carried out is of no interest.
         let mut completions = [Wc::default(); BATCH];
-        while self.sent(&mut completions) + self.received(&mut completions) > 0 {}
+        while self.sent(&mut completions)? + self.received(&mut completions)? > 0 {}
         self.begin()
     }
 
     fn begin(&mut self) -> Result<(), TransportError> {
         let init = QpAttr {
             qp_state: sys::QPS_INIT,
-            port_num: self.port.number,
+            port_num: self.port().number,
             qp_access_flags: sys::ACCESS_REMOTE_WRITE as u32,
             ..QpAttr::default()
         };
@@ -195,9 +208,10 @@ impl Queue {
     ///
     /// # Errors
     /// The device's, such as a peer in another subnet.
-    pub(super) fn connect(&mut self, peer: &Peer, first_packet: u32) -> Result<(), TransportError> {
-        let here = self.port.reach;
-        let is_global = here.is_ethernet;
+    pub(super) fn connect(&mut self, peer: &Peer, next_packet: u32) -> Result<(), TransportError> {
+        let here = self.port().reach;
+        let is_elsewhere = here.gid.0[..8] != peer.reach.gid.0[..8];
+        let is_global = here.is_ethernet || here.is_routed || is_elsewhere;
         let route = GlobalRoute {
             dgid: peer.reach.gid,
             sgid_index: here.gid_index,
@@ -208,7 +222,7 @@ impl Queue {
             grh: route,
             dlid: peer.reach.lid,
             is_global: u8::from(is_global),
-            port_num: self.port.number,
+            port_num: self.port().number,
             ..AhAttr::default()
         };
         let receive = QpAttr {
@@ -231,7 +245,7 @@ impl Queue {
         self.modify(receive, what, "ibv_modify_qp to RTR (is there a way from this port to the peer's?)")?;
         let send = QpAttr {
             qp_state: sys::QPS_RTS,
-            sq_psn: first_packet,
+            sq_psn: next_packet,
             timeout: TIMEOUT,
             retry_cnt: RETRIES,
             rnr_retry: RECEIVER_RETRIES,
@@ -304,31 +318,37 @@ impl Queue {
 
     fn ops(&self) -> &sys::ContextOps {
         // SAFETY: the context of an open device, whose table its driver has filled before it gave the context out.
-        unsafe { &(*self.port.context).ops }
+        unsafe { &(*self.port().context).ops }
     }
 
     fn lacks(function: &'static str) -> TransportError {
         TransportError::system(NAME, function, io::Error::from(io::ErrorKind::Unsupported))
     }
 
-    fn polled(&self, cq: *mut Cq, completions: &mut [Wc]) -> usize {
-        let Some(poll) = self.ops().poll_cq else { return 0 };
+    fn polled(&self, cq: *mut Cq, completions: &mut [Wc]) -> Result<usize, TransportError> {
+        let poll = self.ops().poll_cq.ok_or_else(|| Self::lacks("poll_cq"))?;
         // SAFETY: a queue of this context, and room for as many completions as is said.
         let count = unsafe { poll(cq, completions.len() as i32, completions.as_mut_ptr()) };
-        usize::try_from(count).unwrap_or(0)
+        usize::try_from(count).map_err(|_| failed("ibv_poll_cq"))
     }
 
     /// What of this side's writes has completed; how many completions there are.
-    pub(super) fn sent(&mut self, completions: &mut [Wc]) -> usize {
+    ///
+    /// # Errors
+    /// The device's.
+    pub(super) fn sent(&mut self, completions: &mut [Wc]) -> Result<usize, TransportError> {
         self.polled(self.send_cq, completions)
     }
 
     /// What has come; how many completions there are. Where there are none, the next one makes the descriptor readable.
-    pub(super) fn received(&mut self, completions: &mut [Wc]) -> usize {
-        let count = self.polled(self.recv_cq, completions);
+    ///
+    /// # Errors
+    /// The device's.
+    pub(super) fn received(&mut self, completions: &mut [Wc]) -> Result<usize, TransportError> {
+        let count = self.polled(self.recv_cq, completions)?;
         if count > 0 {
             self.hear_event();
-            return count;
+            return Ok(count);
         }
         if !self.is_armed
             && let Some(arm) = self.ops().req_notify_cq
@@ -336,14 +356,14 @@ impl Queue {
             // SAFETY: a queue of this context.
             self.is_armed = unsafe { arm(self.recv_cq, 0) } == 0;
             // What came before it was armed makes no event.
-            let count = self.polled(self.recv_cq, completions);
+            let count = self.polled(self.recv_cq, completions)?;
             if count > 0 {
                 self.hear_event();
             }
-            return count;
+            return Ok(count);
         }
         self.hear_event();
-        0
+        Ok(0)
     }
 
     /// Takes the event of what has come, so that the descriptor is readable no longer.
@@ -353,9 +373,9 @@ impl Queue {
         }
         let (mut cq, mut of) = (null_mut(), null_mut());
         // SAFETY: a channel whose descriptor does not block; what it gives is written there.
-        if unsafe { (self.port.functions.get_cq_event)(self.channel, &raw mut cq, &raw mut of) } == 0 {
+        if unsafe { (self.port().functions.get_cq_event)(self.channel, &raw mut cq, &raw mut of) } == 0 {
             // SAFETY: the event that was just taken, of a queue of this side.
-            unsafe { (self.port.functions.ack_cq_events)(cq, 1) };
+            unsafe { (self.port().functions.ack_cq_events)(cq, 1) };
             self.is_armed = false;
         }
     }
@@ -369,7 +389,10 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        let functions = self.port.functions;
+        if self.port().stamp.is_forked_child() {
+            return;
+        }
+        let functions = self.port().functions;
         // SAFETY: each was made by the library and is given back once, those first that use others; null ones were not made.
         unsafe {
             if !self.qp.is_null() {

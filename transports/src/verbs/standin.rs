@@ -17,7 +17,7 @@ use super::sys::*;
 /// Everything that the devices of the process know.
 struct World {
     random: Random,
-    regions: HashMap<u32, (usize, usize)>,
+    regions: HashMap<u32, Registered>,
     queues: HashMap<u32, QueuePair>,
     /// Completions by the address of their queue: those that can be polled, and those that come later.
     completions: HashMap<usize, VecDeque<(u32, Wc)>>,
@@ -26,10 +26,23 @@ struct World {
     next: u32,
 }
 
+/// What a key stands for.
+#[derive(Clone, Copy)]
+struct Registered {
+    pd: usize,
+    start: usize,
+    bytes: usize,
+    is_writable: bool,
+}
+
 struct QueuePair {
     object: usize,
+    pd: usize,
     state: u32,
     peer: u32,
+    /// The number of the next packet that it sends, and of the next that it takes: each send is one.
+    next: u32,
+    expected: u32,
     sends: VecDeque<Send>,
     receives: usize,
     /// How often the first send was not answered.
@@ -39,6 +52,7 @@ struct QueuePair {
 #[derive(Clone)]
 struct Send {
     id: u64,
+    packet: u32,
     source: Source,
     to: u64,
     rkey: u32,
@@ -65,8 +79,8 @@ impl Source {
     }
 }
 
-/// The state of a queue pair that has failed.
-const QPS_ERR: u32 = 6;
+/// The peer's system has not answered, however often a packet was sent again.
+const RETRY_EXCEEDED: u32 = 12;
 /// Attempts before a send that is not answered fails.
 const ATTEMPTS: u32 = 2000;
 
@@ -138,7 +152,7 @@ impl World {
                 if of.unanswered < ATTEMPTS {
                     return;
                 }
-                super::status::RETRY_EXCEEDED
+                RETRY_EXCEEDED
             }
         };
         of.unanswered = 0;
@@ -147,15 +161,25 @@ impl World {
         // SAFETY: a queue pair of this stand-in, that is there until it is destroyed.
         let cq = unsafe { (*object).send_cq } as usize;
         if status != 0 {
-            of.state = QPS_ERR;
-            let flushed: Vec<u64> = of.sends.drain(..).map(|send| send.id).collect();
             self.complete(cq, Wc { wr_id: send.id, status, qp_num: number, ..Wc::default() });
-            for wr_id in flushed {
-                self.complete(cq, Wc { wr_id, status: 5, qp_num: number, ..Wc::default() });
-            }
+            self.fail(number);
         } else if send.is_signalled {
             self.complete(cq, Wc { wr_id: send.id, qp_num: number, ..Wc::default() });
         }
+    }
+
+    /// A queue pair fails: what was posted is flushed.
+    fn fail(&mut self, number: u32) {
+        let Some(of) = self.queues.get_mut(&number) else { return };
+        of.state = QPS_ERR;
+        let sends: Vec<u64> = of.sends.drain(..).map(|send| send.id).collect();
+        let receives = std::mem::take(&mut of.receives);
+        let object = of.object as *mut Qp;
+        // SAFETY: a queue pair of this stand-in, that is there until it is destroyed.
+        let (send_cq, recv_cq) = unsafe { ((*object).send_cq as usize, (*object).recv_cq as usize) };
+        let flushed = |wr_id| Wc { wr_id, status: super::status::FLUSHED, qp_num: number, ..Wc::default() };
+        sends.into_iter().for_each(|id| self.complete(send_cq, flushed(id)));
+        (0..receives).for_each(|_| self.complete(recv_cq, flushed(0)));
     }
 
     /// Carries out a send; its status, or none where the peer does not answer.
@@ -167,11 +191,17 @@ impl World {
         if send.immediate.is_some() && peer.receives == 0 {
             return None;
         }
-        let object = peer.object as *mut Qp;
+        // As far behind the next one: it has come before, or one before it has not.
+        match send.packet.wrapping_sub(peer.expected) & 0xff_ffff {
+            0 => {}
+            0x80_0000.. => return Some(0),
+            _ => return None,
+        }
+        let (object, pd) = (peer.object as *mut Qp, peer.pd);
         let bytes = send.source.bytes();
-        let region = self.regions.get(&send.rkey).copied();
+        let region = self.regions.get(&send.rkey).copied().filter(|of| of.pd == pd && of.is_writable);
         let end = send.to.checked_add(bytes.len() as u64);
-        let fits = region.is_some_and(|(start, length)| {
+        let fits = region.is_some_and(|Registered { start, bytes: length, .. }| {
             send.to >= start as u64 && end.is_some_and(|end| end <= (start + length) as u64)
         });
         if !fits && !bytes.is_empty() {
@@ -189,6 +219,7 @@ impl World {
                 std::ptr::copy_nonoverlapping(piece.as_ptr(), (send.to as usize + at) as *mut u8, piece.len())
             };
         }
+        self.queues.get_mut(&to)?.expected += 1;
         if let Some(imm_data) = send.immediate {
             self.queues.get_mut(&to)?.receives -= 1;
             // SAFETY: the peer's queue pair is there, as was seen.
@@ -268,10 +299,12 @@ unsafe extern "C" fn dealloc_pd(pd: *mut Pd) -> c_int {
     0
 }
 
-unsafe extern "C" fn reg_mr(pd: *mut Pd, addr: *mut c_void, length: usize, _: c_int) -> *mut Mr {
+unsafe extern "C" fn reg_mr(pd: *mut Pd, addr: *mut c_void, length: usize, access: c_int) -> *mut Mr {
     with(|world| {
         let key = world.fresh();
-        world.regions.insert(key, (addr as usize, length));
+        let is_writable = access & ACCESS_REMOTE_WRITE != 0;
+        let region = Registered { pd: pd as usize, start: addr as usize, bytes: length, is_writable };
+        world.regions.insert(key, region);
         // SAFETY: a domain of this stand-in.
         let context = unsafe { (*pd).context };
         Box::into_raw(Box::new(Mr { context, pd, addr, length, handle: 0, lkey: key, rkey: key }))
@@ -342,8 +375,11 @@ unsafe extern "C" fn create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
         let object = Box::into_raw(qp);
         let state = QueuePair {
             object: object as usize,
+            pd: pd as usize,
             state: QPS_RESET,
             peer: 0,
+            next: 0,
+            expected: 0,
             sends: VecDeque::new(),
             receives: 0,
             unanswered: 0,
@@ -358,9 +394,16 @@ unsafe extern "C" fn modify_qp(qp: *mut Qp, attr: *mut QpAttr, what: c_int) -> c
     let (number, attr) = unsafe { ((*qp).qp_num, *attr) };
     with(|world| {
         let Some(of) = world.queues.get_mut(&number) else { return libc::EINVAL };
+        if attr.qp_state == QPS_ERR {
+            world.fail(number);
+            return 0;
+        }
         of.state = attr.qp_state;
         if what & QP_DEST_QPN != 0 {
-            of.peer = attr.dest_qp_num;
+            (of.peer, of.expected) = (attr.dest_qp_num, attr.rq_psn);
+        }
+        if what & QP_SQ_PSN != 0 {
+            of.next = attr.sq_psn;
         }
         if attr.qp_state == QPS_RESET {
             of.sends.clear();
@@ -441,15 +484,17 @@ unsafe extern "C" fn post_send(qp: *mut Qp, mut request: *mut SendWr, _: *mut *m
             if of.send_flags & SEND_INLINE != 0 {
                 source = Source::Inline(source.bytes());
             }
+            let Some(queue) = world.queues.get_mut(&number) else { return libc::EINVAL };
             let send = Send {
                 id: of.wr_id,
+                packet: queue.next,
                 source,
                 to: of.remote_addr,
                 rkey: of.rkey,
                 immediate: (of.opcode == WR_RDMA_WRITE_WITH_IMM).then_some(of.imm_data),
                 is_signalled: of.send_flags & SEND_SIGNALED != 0,
             };
-            let Some(queue) = world.queues.get_mut(&number) else { return libc::EINVAL };
+            queue.next += 1;
             queue.sends.push_back(send);
             request = of.next;
         }
@@ -465,6 +510,11 @@ unsafe extern "C" fn post_recv(qp: *mut Qp, _: *mut RecvWr, _: *mut *mut RecvWr)
         queue.receives += 1;
         0
     })
+}
+
+/// The queue pair of this number is there no longer, as after the end of its process.
+pub(super) fn vanish(number: u32) {
+    with(|world| world.queues.get_mut(&number).expect("a queue pair").peer = 0);
 }
 
 /// The stand-in's functions.

@@ -10,15 +10,15 @@ use super::queue::Queue;
 use super::sys::{Gid, Wc};
 use crate::TransportError;
 
-/// The peer's system has not answered, however often a packet was sent again.
-pub(super) const RETRY_EXCEEDED: u32 = 12;
+/// The queue pair had failed before this was carried out.
+pub(super) const FLUSHED: u32 = 5;
 
 /// Likely causes of a status, and what to look at.
 fn causes(status: u32) -> &'static str {
     match status {
-        4 => "this side's memory is not registered for that any more",
+        4 | 8 => "this side's memory is not registered for that any more",
         5 => "the queue pair had failed before, or was closed: look for the first error",
-        8 | 9 => "the peer's adapter refused the request: do all processes run the same version?",
+        9 => "the peer's adapter refused the request: do all processes run the same version?",
         10 => {
             "the peer's memory has another key or is not there any more: its process ended or closed the connection, or it is another \
              version"
@@ -43,7 +43,7 @@ fn shown(gid: &Gid) -> String {
 
 /// The error of a queue pair by which the peer was to be reached.
 pub(super) fn failure(queue: &Queue, peer: &Place, wc: &Wc) -> TransportError {
-    let port = &queue.port;
+    let port = queue.port();
     // SAFETY: gives a text of its own for any number, or null.
     let text = unsafe { (port.functions.wc_status_str)(wc.status as i32) };
     let said = if text.is_null() {

@@ -9,8 +9,13 @@ use std::ffi::{c_char, c_int, c_void};
 
 /// States of a port.
 pub(super) const PORT_ACTIVE: u32 = 4;
-/// Link layers of a port: anything else is InfiniBand.
+/// Link layers of a port; an old library says 0 for InfiniBand.
+pub(super) const LINK_LAYER_INFINIBAND: u8 = 1;
 pub(super) const LINK_LAYER_ETHERNET: u8 = 2;
+/// The kind of device that speaks InfiniBand or RoCE.
+pub(super) const TRANSPORT_IB: c_int = 0;
+/// The flag of a port whose packets must have a global route.
+pub(super) const PORT_GRH_REQUIRED: u8 = 1;
 /// Kinds of entries of a table of addresses.
 pub(super) const GID_ROCE_V2: u32 = 2;
 /// Kinds of queue pairs.
@@ -20,6 +25,7 @@ pub(super) const QPS_RESET: u32 = 0;
 pub(super) const QPS_INIT: u32 = 1;
 pub(super) const QPS_RTR: u32 = 2;
 pub(super) const QPS_RTS: u32 = 3;
+pub(super) const QPS_ERR: u32 = 6;
 /// What of a queue pair is changed.
 pub(super) const QP_STATE: c_int = 1;
 pub(super) const QP_ACCESS_FLAGS: c_int = 1 << 3;

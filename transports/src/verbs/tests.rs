@@ -69,3 +69,80 @@ fn over_the_devices_of_this_system() {
     what_is_sent_by_one_who_goes_at_once_arrives(&OverPort(over_a_device));
     println!("what_is_sent_by_one_who_goes_at_once_arrives: {:?}", begun.elapsed());
 }
+
+/// Both ends of two endpoints, the second of which comes later.
+fn meet([first, second]: [Box<dyn Endpoint>; 2], late: Duration) -> [Box<dyn Connection>; 2] {
+    let addresses = [first.address().clone(), second.address().clone()];
+    let mut first = first.connect(&addresses[1]).expect("connecting");
+    let begun = Instant::now();
+    while begun.elapsed() < late {
+        assert!(first.poll().expect("it waits").is_pending(), "there is no peer");
+    }
+    let mut second = second.connect(&addresses[0]).expect("connecting");
+    let (mut one, mut other) = (None, None);
+    while one.is_none() || other.is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "they do not meet");
+        for (connecting, end) in [(&mut first, &mut one), (&mut second, &mut other)] {
+            if end.is_none()
+                && let Poll::Ready(met) = connecting.poll().expect("it goes on")
+            {
+                *end = Some(met);
+            }
+        }
+    }
+    [one.expect("met"), other.expect("met")]
+}
+
+fn arrives(from: &mut dyn Connection, to: &mut dyn Connection, value: u64) {
+    let mut done = 0;
+    while from.fill(8, Span::of(&[value; 4]), (value, !value), &mut done).expect("room").is_pending() {
+        let _ = (from.progress().expect("progress"), to.progress().expect("progress"));
+    }
+    let begun = Instant::now();
+    while to.counter(CounterKind::Ready).value() < value {
+        assert!(begun.elapsed() < Duration::from_secs(30), "it does not arrive");
+        let _ = (from.progress().expect("progress"), to.progress().expect("progress"));
+    }
+    let mut read = [0u64; 4];
+    SpanMut::of(&mut read).copy_from(to.mailbox().slice(8, 32).read());
+    assert_eq!((read, to.counter(CounterKind::Ready).tag(value)), ([value; 4], !value));
+}
+
+#[test]
+fn a_peer_that_comes_late_is_greeted_again_and_nothing_is_lost_or_doubled() {
+    let sides = OverPort(over_standin).sides();
+    for round in 0..40 {
+        let late = Duration::from_millis([0, 1, 30, 70][round % 4]);
+        let layout = |calls| Layout::new(4096).calling(calls);
+        let first = sides.0.endpoint(layout(round % 8 < 4)).expect("an endpoint");
+        let second = sides.1.endpoint(layout(round % 8 >= 4)).expect("an endpoint");
+        let [mut one, mut other] = meet([first, second], late);
+        for value in 1..200 {
+            arrives(&mut *one, &mut *other, value);
+            arrives(&mut *other, &mut *one, value);
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_is_gone_is_an_error_that_names_device_queue_pair_and_cause() {
+    let sides = OverPort(over_standin).sides();
+    let endpoints = [true, false].map(|calls| {
+        let side = if calls { &sides.0 } else { &sides.1 };
+        side.endpoint(Layout::new(64).calling(calls)).expect("an endpoint")
+    });
+    let number = Place::decode(&endpoints[1].address().bytes).expect("a place").peer.number;
+    let [mut one, other] = meet(endpoints, Duration::ZERO);
+    // As the system ends a process: nothing is said.
+    standin::vanish(number);
+    std::mem::forget(other);
+    let _ = one.signal(CounterKind::Ready, 1, 0).expect("room");
+    let error = loop {
+        if let Err(error) = one.progress() {
+            break error;
+        }
+    };
+    let TransportError::Completion { device, port: 1, peer, causes, .. } = &error else { panic!("{error}") };
+    assert_eq!(device, "standin0");
+    assert!(peer.starts_with("10.0.0.1, queue pair ") && causes.contains("has not answered"), "{error}");
+}
