@@ -96,24 +96,12 @@ pub enum TransportError {
         calling: String,
     },
     /// An adapter could not carry out what was asked of a queue pair.
-    #[error(
-        "{transport}: queue pair {queue_pair} of {device} port {port}, to {peer}, failed: {status}; {causes}"
-    )]
+    #[error("{transport}: {failed}")]
     Completion {
         /// [`crate::Transport::name`].
         transport: &'static str,
-        /// The adapter here.
-        device: String,
-        /// Its port.
-        port: u8,
-        /// The number of the queue pair here.
-        queue_pair: u32,
-        /// Where the peer is.
-        peer: String,
-        /// What the completion says.
-        status: String,
-        /// What may be the reason, and what to look at.
-        causes: &'static str,
+        /// What it says of that.
+        failed: Box<FailedCompletion>,
     },
     /// The peer closed its side, or its process ended.
     #[error("{transport}: the peer closed the connection; look for the first error on its side")]
@@ -213,6 +201,30 @@ pub enum TransportError {
         /// How long it was waited for.
         after: Duration,
     },
+}
+
+/// A completion that says that something could not be done.
+#[derive(Clone, Debug)]
+pub struct FailedCompletion {
+    /// The adapter here.
+    pub device: String,
+    /// Its port.
+    pub port: u8,
+    /// The number of the queue pair here.
+    pub queue_pair: u32,
+    /// Where the peer is.
+    pub peer: String,
+    /// What the completion says.
+    pub status: String,
+    /// What may be the reason, and what to look at.
+    pub causes: &'static str,
+}
+
+impl std::fmt::Display for FailedCompletion {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { device, port, queue_pair, peer, status, causes } = self;
+        write!(out, "queue pair {queue_pair} of {device} port {port}, to {peer}, failed: {status}; {causes}")
+    }
 }
 
 fn advice(source: &io::Error) -> &'static str {

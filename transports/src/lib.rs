@@ -36,7 +36,7 @@ mod verbs;
 static ALLOCATOR: fuzzing::Counting = fuzzing::Counting;
 
 pub use distance::round_trip;
-pub use error::{Property, TransportError};
+pub use error::{FailedCompletion, Property, TransportError};
 pub use handover::{Desk, MemoryLender};
 pub use lending::{Fetch, Lent};
 pub use loopback::Loopback;

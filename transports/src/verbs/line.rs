@@ -15,6 +15,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
 
 use consort_memory::{Counter, Mapping, Span, SpanMut};
 
@@ -32,6 +33,8 @@ use crate::{CounterKind, PeerState, TransportError};
 const RESERVED: u64 = 8;
 /// Messages that are heard before a message of its own says so to the peer.
 const SAY_AFTER: u64 = 16;
+/// How long the reason of a failure may come after what was flushed by it.
+const REASON: Duration = Duration::from_millis(200);
 /// Work requests between two that have a completion here.
 const SIGNAL_AFTER: u32 = 8;
 
@@ -64,7 +67,7 @@ pub(super) struct Line {
     said: u64,
     /// The last work request of each message that may be under way.
     last: [u64; TRAY as usize],
-    /// Work requests: posted; those of which the device has said that they are over; and those that are, as the peer's words show.
+    /// Work requests: posted; over by the device's word; and over, as the peer's words show too.
     posted: u64,
     reaped: u64,
     completed: u64,
@@ -72,8 +75,8 @@ pub(super) struct Line {
     under_way: VecDeque<UnderWay>,
     /// The peer has ended.
     pub(super) has_ended: bool,
-    /// The status of the completion that broke it.
-    broke: Option<Wc>,
+    /// The status of the completion that broke it, and when it came.
+    broke: Option<(Wc, Instant)>,
 }
 
 /// Memory of a tray and such a mailbox.
@@ -197,7 +200,10 @@ impl Line {
         if self.has_ended {
             return Err(TransportError::PeerClosed { transport: NAME });
         }
-        self.broke.map_or(Ok(()), |wc| Err(self.failure(&wc)))
+        match self.broke {
+            Some((wc, _)) if !self.is_undecided() => Err(self.failure(&wc)),
+            _ => Ok(()),
+        }
     }
 
     /// Whether this number of work requests, and one message more, have room.
@@ -256,6 +262,9 @@ impl Line {
         says: Option<(Kind, u64, u64)>,
     ) -> Result<bool, TransportError> {
         self.check()?;
+        if self.broke.is_some() {
+            return Ok(false);
+        }
         let data = data.filter(|(_, bytes)| !bytes.is_empty());
         if let Some((offset, bytes)) = &data {
             check_bounds(NAME, *offset, bytes.len(), self.peer_mailbox_bytes())?;
@@ -291,7 +300,7 @@ impl Line {
         });
         self.queue.post(&posted[..count]).inspect_err(|_| {
             // What follows would have wrong numbers.
-            self.broke.get_or_insert(Wc { status: FLUSHED, ..Wc::default() });
+            self.broke.get_or_insert((Wc { status: FLUSHED, ..Wc::default() }, Instant::now()));
         })?;
         Ok(true)
     }
@@ -321,9 +330,14 @@ impl Line {
 
     /// Keeps why it failed: what was flushed then says least.
     fn fail(&mut self, wc: &Wc) {
-        if self.broke.is_none_or(|before| before.status == FLUSHED) {
-            self.broke = Some(*wc);
+        if self.broke.is_none_or(|(before, _)| before.status == FLUSHED) {
+            self.broke = Some((*wc, Instant::now()));
         }
+    }
+
+    /// Whether it has failed, and the completion that says why may still come.
+    fn is_undecided(&self) -> bool {
+        self.broke.is_some_and(|(wc, since)| wc.status == FLUSHED && since.elapsed() < REASON)
     }
 
     /// Hears what has come.
@@ -350,7 +364,7 @@ impl Line {
             return Ok(PeerState::Closed);
         }
         self.check()?;
-        if self.heard - self.said >= SAY_AFTER {
+        if self.broke.is_none() && self.heard - self.said >= SAY_AFTER {
             self.send(None, Some((Kind::Heard, 0, 0)))?;
         }
         Ok(PeerState::Open)

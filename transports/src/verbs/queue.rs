@@ -44,6 +44,8 @@ pub(super) struct Queue {
     inline_max: u32,
     /// Whether the next completion of a receive makes the descriptor readable.
     is_armed: bool,
+    /// Whether the event of something that was found is still to be taken.
+    is_due: bool,
 }
 
 // SAFETY: used by one thread at a time (`&mut`), and the library's objects belong to no thread.
@@ -94,6 +96,7 @@ impl Queue {
             qp: null_mut(),
             inline_max: 0,
             is_armed: false,
+            is_due: false,
             domain: Arc::clone(domain),
         };
         let context = queue.port().context;
@@ -362,7 +365,9 @@ impl Queue {
             }
             return Ok(count);
         }
-        self.hear_event();
+        if self.is_due {
+            self.hear_event();
+        }
         Ok(0)
     }
 
@@ -371,12 +376,13 @@ impl Queue {
         if !self.is_armed {
             return;
         }
+        self.is_due = true;
         let (mut cq, mut of) = (null_mut(), null_mut());
         // SAFETY: a channel whose descriptor does not block; what it gives is written there.
         if unsafe { (self.port().functions.get_cq_event)(self.channel, &raw mut cq, &raw mut of) } == 0 {
             // SAFETY: the event that was just taken, of a queue of this side.
             unsafe { (self.port().functions.ack_cq_events)(cq, 1) };
-            self.is_armed = false;
+            (self.is_armed, self.is_due) = (false, false);
         }
     }
 

@@ -8,7 +8,7 @@ use super::NAME;
 use super::message::Place;
 use super::queue::Queue;
 use super::sys::{Gid, Wc};
-use crate::TransportError;
+use crate::{FailedCompletion, TransportError};
 
 /// The queue pair had failed before this was carried out.
 pub(super) const FLUSHED: u32 = 5;
@@ -54,13 +54,13 @@ pub(super) fn failure(queue: &Queue, peer: &Place, wc: &Wc) -> TransportError {
     };
     let reach = peer.peer.reach;
     let there = if reach.is_ethernet { shown(&reach.gid) } else { format!("local id {}", reach.lid) };
-    TransportError::Completion {
-        transport: NAME,
+    let failed = FailedCompletion {
         device: port.device.clone(),
         port: port.number,
         queue_pair: queue.number(),
         peer: format!("{there}, queue pair {}", peer.peer.number),
         status: format!("{said} ({}, vendor's {:#x})", wc.status, wc.vendor_err),
         causes: causes(wc.status),
-    }
+    };
+    TransportError::Completion { transport: NAME, failed: Box::new(failed) }
 }

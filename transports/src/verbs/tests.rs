@@ -1,6 +1,7 @@
 //! Connections by verbs: over the stand-in, and where the system has an active port over that.
 
 use super::*;
+use crate::FailedCompletion;
 use crate::conformance::{Fixture, Stranger};
 
 /// Both sides of a connection over one port.
@@ -70,7 +71,7 @@ fn over_the_devices_of_this_system() {
     println!("what_is_sent_by_one_who_goes_at_once_arrives: {:?}", begun.elapsed());
 }
 
-/// Both ends of two endpoints, the second of which comes later.
+/// Both ends of two endpoints; the second one comes later.
 fn meet([first, second]: [Box<dyn Endpoint>; 2], late: Duration) -> [Box<dyn Connection>; 2] {
     let addresses = [first.address().clone(), second.address().clone()];
     let mut first = first.connect(&addresses[1]).expect("connecting");
@@ -142,7 +143,8 @@ fn a_peer_that_is_gone_is_an_error_that_names_device_queue_pair_and_cause() {
             break error;
         }
     };
-    let TransportError::Completion { device, port: 1, peer, causes, .. } = &error else { panic!("{error}") };
-    assert_eq!(device, "standin0");
+    let TransportError::Completion { failed, .. } = &error else { panic!("{error}") };
+    let FailedCompletion { device, port, peer, causes, .. } = &**failed;
+    assert_eq!((device.as_str(), *port), ("standin0", 1));
     assert!(peer.starts_with("10.0.0.1, queue pair ") && causes.contains("has not answered"), "{error}");
 }
