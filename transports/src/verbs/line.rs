@@ -23,7 +23,7 @@ use super::NAME;
 use super::message::{Kind, MESSAGE_BYTES, Message, Place, TRAY, TRAY_BYTES, halves, later_packet};
 use super::port::{Domain, Region, Written};
 use super::queue::{BATCH, Peer, Queue, SENDS, WRITES_MAX, Write};
-use super::status::FLUSHED;
+use super::status::{FLUSHED, RECEIVER_NOT_READY, RETRY_EXCEEDED};
 use super::sys::{self, Wc};
 use crate::mapped::check_bounds;
 use crate::segment::Nonce;
@@ -72,9 +72,17 @@ pub(super) struct Line {
     reaped: u64,
     completed: u64,
     unsignalled: u32,
+    /// The last work request of the queue pair's former life.
+    former: u64,
     under_way: VecDeque<UnderWay>,
+    /// Hellos that have come, and that must before anything else does.
+    greeted: u64,
+    greetings: u64,
+    is_stopped: bool,
     /// The peer has ended.
     pub(super) has_ended: bool,
+    /// What it said that it must not.
+    wrong: Option<&'static str>,
     /// The status of the completion that broke it, and when it came.
     broke: Option<(Wc, Instant)>,
 }
@@ -101,11 +109,17 @@ pub(super) fn memory(
 }
 
 impl Line {
-    /// This side's end of a connection of the endpoint `here` to the endpoint `there`.
+    /// This side's end of a connection of the endpoint `here` to the endpoint `there`, which it `calls` or by which it is called.
     ///
     /// # Errors
     /// [`TransportError::OutOfMemory`] for what the peer's mailbox is written from; the device's.
-    pub(super) fn new(own: Region, queue: Queue, here: &Place, there: Place) -> Result<Self, TransportError> {
+    pub(super) fn new(
+        own: Region,
+        queue: Queue,
+        here: &Place,
+        there: Place,
+        calls: bool,
+    ) -> Result<Self, TransportError> {
         let theirs = memory(&queue.domain, there.mailbox_bytes as usize, None, Written::Here)?;
         let mut line = Line {
             queue,
@@ -125,8 +139,13 @@ impl Line {
             reaped: 0,
             completed: 0,
             unsignalled: 0,
+            former: 0,
             under_way: VecDeque::with_capacity(SENDS as usize),
+            greeted: 0,
+            greetings: if calls { 1 } else { 2 },
+            is_stopped: false,
             has_ended: false,
+            wrong: None,
             broke: None,
         };
         line.connect()?;
@@ -140,37 +159,52 @@ impl Line {
         self.queue.connect(&expected, later_packet(self.first_packet, self.sent))
     }
 
-    /// How many messages have come, up to a few that matter while two ends meet.
-    pub(super) fn heard(&self) -> u64 {
-        self.heard
+    /// How many hellos have come.
+    pub(super) fn greeted(&self) -> u64 {
+        self.greeted
     }
 
-    /// Says that the queue pair is there.
+    /// Says that the queue pair is there. Whether it could.
     ///
     /// # Errors
     /// As of [`Line::send`].
-    pub(super) fn greet(&mut self) -> Result<(), TransportError> {
+    pub(super) fn greet(&mut self) -> Result<bool, TransportError> {
         let (value, tag) = halves(&self.peer.nonce);
-        self.send(None, Some((Kind::Hello, value, tag))).map(drop)
+        self.send(None, Some((Kind::Hello, value, tag)))
     }
 
-    /// Greets again a peer that may not have been there when it was greeted: the queue pair is stopped, so that what has come is known,
-    /// and begins where the two stand.
+    /// Whether it failed in a way in which it does when the peer is not there yet.
+    pub(super) fn is_unanswered(&self) -> bool {
+        self.broke.is_some_and(|(wc, _)| [FLUSHED, RETRY_EXCEEDED, RECEIVER_NOT_READY].contains(&wc.status))
+    }
+
+    /// Stops the queue pair, to greet again a peer that may not have been there: then it is known what has come.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(super) fn stop(&mut self) -> Result<(), TransportError> {
+        self.is_stopped = true;
+        self.queue.stop()
+    }
+
+    /// Whether a queue pair that was stopped has given out everything that had come, and has begun again where the two stand.
     ///
     /// # Errors
     /// The device's; [`TransportError::Protocol`].
-    pub(super) fn greet_again(&mut self) -> Result<(), TransportError> {
-        self.queue.stop()?;
+    pub(super) fn has_begun_again(&mut self) -> Result<bool, TransportError> {
         self.listen()?;
+        if !self.queue.is_drained() {
+            return Ok(false);
+        }
         self.queue.begin_again()?;
         // What the peer has answered has arrived; what it has not is said again, under the same packet's number.
         self.sent = self.heard.min(1);
-        (self.acknowledged, self.posted, self.reaped, self.completed, self.unsignalled) =
-            (self.sent, 0, 0, 0, 0);
-        self.last = [0; TRAY as usize];
-        self.broke = None;
+        self.acknowledged = self.sent;
+        (self.reaped, self.completed, self.former) = (self.posted, self.posted, self.posted);
+        (self.last, self.unsignalled) = ([self.posted; TRAY as usize], 0);
+        (self.broke, self.is_stopped) = (None, false);
         self.connect()?;
-        // As the answer to what was heard, which is all the same.
+        // Or the answer to what was heard, which is all the same.
         self.greet()
     }
 
@@ -197,6 +231,9 @@ impl Line {
     /// # Errors
     /// [`TransportError::PeerClosed`] after its end; the reason for which the queue pair failed.
     pub(super) fn check(&self) -> Result<(), TransportError> {
+        if let Some(what) = self.wrong {
+            return Err(TransportError::Protocol { transport: NAME, what });
+        }
         if self.has_ended {
             return Err(TransportError::PeerClosed { transport: NAME });
         }
@@ -215,10 +252,12 @@ impl Line {
         if message.is_some() && self.sent - self.acknowledged >= TRAY - reserved {
             return Ok(false);
         }
-        if self.posted - self.reaped + writes > u64::from(SENDS) {
+        // What must go out has room when nothing else has.
+        let most = u64::from(SENDS) - if reserved == 1 { 0 } else { 2 * WRITES_MAX as u64 };
+        if self.posted - self.reaped + writes > most {
             self.hear_of_sent()?;
         }
-        Ok(self.posted - self.reaped + writes <= u64::from(SENDS))
+        Ok(self.posted - self.reaped + writes <= most)
     }
 
     /// Whether a part of the peer's mailbox is not being written.
@@ -228,7 +267,13 @@ impl Line {
             return Ok(true);
         }
         self.hear_of_sent()?;
-        Ok(!self.under_way.iter().any(overlaps))
+        let is_free = !self.under_way.iter().any(overlaps);
+        // Nothing else may ever say that it is over.
+        if !is_free && self.unsignalled > 0 && self.has_room(1, None)? {
+            let ask = self.next_write(0, 0, None, true);
+            self.queue.post(&[ask])?;
+        }
+        Ok(is_free)
     }
 
     fn next_write(
@@ -311,6 +356,9 @@ impl Line {
         loop {
             let count = self.queue.sent(&mut completions)?;
             for wc in &completions[..count] {
+                if wc.wr_id <= self.former {
+                    continue;
+                }
                 if wc.status == 0 {
                     self.reaped = self.reaped.max(wc.wr_id);
                     self.completed = self.completed.max(wc.wr_id);
@@ -371,40 +419,58 @@ impl Line {
     }
 
     fn hear(&mut self, wc: &Wc) -> Result<(), TransportError> {
-        let wrong = |what| TransportError::Protocol { transport: NAME, what };
-        if wc.status != 0 {
-            self.fail(wc);
+        // What was flushed of a former life says nothing of this one.
+        if wc.wr_id != self.queue.life() {
             return Ok(());
         }
+        if wc.status != 0 {
+            if !self.is_stopped {
+                self.fail(wc);
+            }
+            return Ok(());
+        }
+        let heard = self.next_message(wc).and_then(|message| self.take(&message));
+        heard.map_err(|what| {
+            self.wrong = Some(what);
+            TransportError::Protocol { transport: NAME, what }
+        })?;
+        if self.is_stopped { Ok(()) } else { self.queue.post_receive() }
+    }
+
+    /// The message of a completion.
+    fn next_message(&self, wc: &Wc) -> Result<Message, &'static str> {
         if self.heard - self.said >= TRAY {
-            return Err(wrong("it sent more than it has places for"));
+            return Err("it sent more than it has places for");
         }
         let place = self.heard % TRAY;
         if wc.opcode != sys::WC_RECV_RDMA_WITH_IMM || u64::from(u32::from_be(wc.imm_data)) != place {
-            return Err(wrong("it sent what is not the next message"));
+            return Err("it sent what is not the next message");
         }
         // What the device wrote is read after the completion.
         fence(Ordering::Acquire);
         let mut bytes = [0; MESSAGE_BYTES];
         SpanMut::of(&mut bytes).copy_from(self.own.read(place as usize * MESSAGE_BYTES, MESSAGE_BYTES));
         let message = Message::decode(&bytes).filter(|message| message.number == self.heard as u32);
-        let message = message.ok_or_else(|| wrong("it sent what is not a message"))?;
-        self.heard += 1;
-        self.queue.post_receive()?;
-        self.acknowledge(message.heard).map_err(wrong)?;
-        match message.kind {
-            Kind::Ready => raise(&self.ready, &message),
-            Kind::Credit => raise(&self.credit, &message),
-            Kind::Hello if (message.value, message.tag) != halves(&self.nonce) => {
-                Err("its hello is for another endpoint")
-            }
-            Kind::Hello | Kind::Heard => Ok(()),
-            Kind::End => {
-                self.has_ended = true;
-                Ok(())
-            }
+        message.ok_or("it sent what is not a message")
+    }
+
+    fn take(&mut self, message: &Message) -> Result<(), &'static str> {
+        if message.kind == Kind::Hello && (message.value, message.tag) != halves(&self.nonce) {
+            return Err("its hello is for another endpoint");
         }
-        .map_err(wrong)
+        if (message.kind == Kind::Hello) != (self.greeted < self.greetings) {
+            return Err("it did not say hello when it should, or did when it should not");
+        }
+        self.heard += 1;
+        self.acknowledge(message.heard)?;
+        match message.kind {
+            Kind::Ready => raise(&self.ready, message)?,
+            Kind::Credit => raise(&self.credit, message)?,
+            Kind::Hello => self.greeted += 1,
+            Kind::Heard => {}
+            Kind::End => self.has_ended = true,
+        }
+        Ok(())
     }
 
     /// How many of this side's messages the peer has heard, by the lower half of the number.

@@ -42,8 +42,13 @@ use queue::{Peer, Queue};
 
 const NAME: &str = "verbs";
 /// The pauses after which a peer is greeted again that may not have been there: the first, and the last.
-const GREET_FIRST: Duration = Duration::from_millis(20);
+const GREET_FIRST: Duration = Duration::from_millis(50);
+/// How long a side that is there waits before it greets: the other one has its address at about the same time, and what comes too
+/// early is lost.
+const GREET_AFTER: Duration = Duration::from_millis(1);
 const GREET_LAST: Duration = Duration::from_secs(1);
+/// How long a queue pair that was stopped may take to give out what had come.
+const STOPPING: Duration = Duration::from_secs(5);
 /// How long a connection that was closed waits for the peer's device.
 const LINGER: Duration = Duration::from_secs(30);
 /// The same where the whole transport goes.
@@ -188,13 +193,20 @@ impl Endpoint for VerbsEndpoint {
         }
         let Self { shared, place, calls, queue, own, .. } = *self;
         let calls = calls.unwrap_or(place.nonce < peer.nonce);
-        let mut line = Line::new(own, queue, &place, peer)?;
-        if calls {
-            line.greet()?;
-        }
-        let again_at = Instant::now() + GREET_FIRST;
-        Ok(Box::new(VerbsConnecting { shared, line: Some(line), calls, again_at, pause: GREET_FIRST }))
+        let line = Line::new(own, queue, &place, peer, calls)?;
+        let (greet, pause) = (Greet::First(Instant::now() + GREET_AFTER), GREET_FIRST);
+        Ok(Box::new(VerbsConnecting { shared, line: Some(line), calls, greet, pause, has_answered: false }))
     }
+}
+
+/// When the side that calls greets.
+enum Greet {
+    /// For the first time, at this time.
+    First(Instant),
+    /// Again at this time, if its hello has not been taken by then.
+    At(Instant),
+    /// Again when its queue pair, which was stopped at this time, has given out what had come.
+    Stopped(Instant),
 }
 
 /// The side that calls greets, again and again until it is heard; the other answers when it is; and is established when the first has
@@ -204,37 +216,73 @@ struct VerbsConnecting {
     /// Until it is the connection's.
     line: Option<Line>,
     calls: bool,
-    /// When the peer is greeted again, and the pause after that.
-    again_at: Instant,
+    greet: Greet,
     pause: Duration,
+    /// Whether the first hello of the peer was answered.
+    has_answered: bool,
+}
+
+impl VerbsConnecting {
+    /// Greets when it is time, and begins again where the peer may not have been there.
+    fn say_hello(&mut self, now: Instant) -> Result<(), TransportError> {
+        let Some(line) = &mut self.line else { return Ok(()) };
+        match self.greet {
+            Greet::At(at) if now >= at && (!line.is_delivered() || line.is_unanswered()) => {
+                line.stop()?;
+                self.greet = Greet::Stopped(now);
+            }
+            Greet::First(at) if now >= at => {
+                line.greet()?;
+                self.greet = Greet::At(now + self.pause);
+            }
+            Greet::First(_) | Greet::At(_) => {}
+            Greet::Stopped(_) if line.has_begun_again()? => {
+                self.has_answered = line.greeted() > 0;
+                self.pause = (self.pause * 2).min(GREET_LAST);
+                self.greet = Greet::At(now + self.pause);
+            }
+            Greet::Stopped(since) if now.saturating_duration_since(since) > STOPPING => {
+                let source = std::io::Error::from(std::io::ErrorKind::TimedOut);
+                return Err(TransportError::system(
+                    NAME,
+                    "waiting for what a queue pair has flushed",
+                    source,
+                ));
+            }
+            Greet::Stopped(_) => {}
+        }
+        Ok(())
+    }
 }
 
 impl Connecting for VerbsConnecting {
     fn poll(&mut self) -> Result<Poll<Box<dyn Connection>>, TransportError> {
+        let calls = self.calls;
         let Some(line) = &mut self.line else { return Err(TransportError::PeerClosed { transport: NAME }) };
-        let before = line.heard();
-        let outcome = line.progress();
-        let is_answer = before == 0 && line.heard() > 0;
-        if is_answer {
-            line.greet()?;
+        let is_stopped = matches!(self.greet, Greet::Stopped(_));
+        if !is_stopped {
+            match line.progress() {
+                // Its peer may not be there yet.
+                Err(TransportError::Completion { .. }) if calls && line.is_unanswered() => {}
+                Err(error) => return Err(error),
+                Ok(PeerState::Closed) if line.greeted() == 0 => {
+                    return Err(TransportError::PeerClosed { transport: NAME });
+                }
+                Ok(_) => {}
+            }
+            if line.greeted() > 0 && !self.has_answered {
+                self.has_answered = line.greet()?;
+            }
         }
-        let is_established = line.heard() > if self.calls { 0 } else { 1 };
-        if is_established {
+        let greeted = line.greeted();
+        if self.has_answered && greeted > u64::from(!calls) && !is_stopped {
             let (shared, line) = (Arc::clone(&self.shared), self.line.take());
             return Ok(Poll::Ready(Box::new(VerbsConnection { shared, line })));
         }
-        let now = Instant::now();
-        if self.calls && now >= self.again_at {
-            line.greet_again()?;
-            self.pause = (self.pause * 2).min(GREET_LAST);
-            self.again_at = now + self.pause;
-            return Ok(Poll::Pending);
+        if calls {
+            self.say_hello(Instant::now())?;
         }
-        match outcome {
-            // Its peer may not be there yet.
-            Err(TransportError::Completion { .. }) if self.calls => Ok(Poll::Pending),
-            outcome => outcome.map(|_| Poll::Pending),
-        }
+        Ok(Poll::Pending)
     }
 
     fn wake(&self) -> Option<(BorrowedFd<'_>, bool)> {

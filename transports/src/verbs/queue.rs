@@ -46,6 +46,9 @@ pub(super) struct Queue {
     is_armed: bool,
     /// Whether the event of something that was found is still to be taken.
     is_due: bool,
+    /// Receives that are posted, and how often it has begun again.
+    receives: u32,
+    life: u64,
 }
 
 // SAFETY: used by one thread at a time (`&mut`), and the library's objects belong to no thread.
@@ -97,6 +100,8 @@ impl Queue {
             inline_max: 0,
             is_armed: false,
             is_due: false,
+            receives: 0,
+            life: 0,
             domain: Arc::clone(domain),
         };
         let context = queue.port().context;
@@ -176,17 +181,27 @@ impl Queue {
         self.modify(stopped, sys::QP_STATE, "ibv_modify_qp to ERR")
     }
 
-    /// From the beginning, after it was stopped and what had come was heard.
+    /// Whether everything that had come before it was stopped has been given out: each receive has completed.
+    pub(super) fn is_drained(&self) -> bool {
+        self.receives == 0
+    }
+
+    /// From the beginning, after it was stopped and is drained.
     ///
     /// # Errors
     /// The device's.
     pub(super) fn begin_again(&mut self) -> Result<(), TransportError> {
         let reset = QpAttr { qp_state: sys::QPS_RESET, ..QpAttr::default() };
         self.modify(reset, sys::QP_STATE, "ibv_modify_qp to RESET")?;
-        // What was not carried out is of no interest.
-        let mut completions = [Wc::default(); BATCH];
-        while self.sent(&mut completions)? + self.received(&mut completions)? > 0 {}
+        // The event of what was flushed may still be there, and the queue armed or not.
+        self.is_due = self.is_armed;
+        self.life += 1;
         self.begin()
+    }
+
+    /// Which life of the queue pair this is: completions of its receives say it as their id.
+    pub(super) fn life(&self) -> u64 {
+        self.life
     }
 
     fn begin(&mut self) -> Result<(), TransportError> {
@@ -309,12 +324,15 @@ impl Queue {
     /// # Errors
     /// The device's.
     pub(super) fn post_receive(&mut self) -> Result<(), TransportError> {
-        let mut request = RecvWr { wr_id: 0, next: null_mut(), sg_list: null_mut(), num_sge: 0 };
+        let mut request = RecvWr { wr_id: self.life, next: null_mut(), sg_list: null_mut(), num_sge: 0 };
         let mut refused = null_mut();
         let post = self.ops().post_recv.ok_or_else(|| Self::lacks("post_recv"))?;
         // SAFETY: a request without memory, that lives during the call.
         match unsafe { post(self.qp, &raw mut request, &raw mut refused) } {
-            0 => Ok(()),
+            0 => {
+                self.receives += 1;
+                Ok(())
+            }
             code => Err(TransportError::system(NAME, "ibv_post_recv", io::Error::from_raw_os_error(code))),
         }
     }
@@ -348,27 +366,24 @@ impl Queue {
     /// # Errors
     /// The device's.
     pub(super) fn received(&mut self, completions: &mut [Wc]) -> Result<usize, TransportError> {
-        let count = self.polled(self.recv_cq, completions)?;
-        if count > 0 {
+        let mut count = self.polled(self.recv_cq, completions)?;
+        if count > 0 || self.is_due {
             self.hear_event();
-            return Ok(count);
         }
-        if !self.is_armed
+        if count == 0
+            && !self.is_armed
             && let Some(arm) = self.ops().req_notify_cq
         {
             // SAFETY: a queue of this context.
             self.is_armed = unsafe { arm(self.recv_cq, 0) } == 0;
             // What came before it was armed makes no event.
-            let count = self.polled(self.recv_cq, completions)?;
+            count = self.polled(self.recv_cq, completions)?;
             if count > 0 {
                 self.hear_event();
             }
-            return Ok(count);
         }
-        if self.is_due {
-            self.hear_event();
-        }
-        Ok(0)
+        self.receives = self.receives.saturating_sub(count as u32);
+        Ok(count)
     }
 
     /// Takes the event of what has come, so that the descriptor is readable no longer.

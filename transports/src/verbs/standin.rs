@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use consort_testing::Random;
 
@@ -44,9 +44,10 @@ struct QueuePair {
     next: u32,
     expected: u32,
     sends: VecDeque<Send>,
-    receives: usize,
-    /// How often the first send was not answered.
-    unanswered: u32,
+    /// The ids of receives that are posted.
+    receives: VecDeque<u64>,
+    /// Since when the first send is not answered.
+    unanswered: Option<Instant>,
 }
 
 #[derive(Clone)]
@@ -79,10 +80,8 @@ impl Source {
     }
 }
 
-/// The peer's system has not answered, however often a packet was sent again.
-const RETRY_EXCEEDED: u32 = 12;
-/// Attempts before a send that is not answered fails.
-const ATTEMPTS: u32 = 2000;
+/// How long a send may be unanswered.
+const PATIENCE: Duration = Duration::from_millis(700);
 
 static WORLD: Mutex<Option<World>> = Mutex::new(None);
 
@@ -148,14 +147,13 @@ impl World {
         let status = match outcome {
             Some(status) => status,
             None => {
-                of.unanswered += 1;
-                if of.unanswered < ATTEMPTS {
+                if of.unanswered.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
                     return;
                 }
-                RETRY_EXCEEDED
+                super::status::RETRY_EXCEEDED
             }
         };
-        of.unanswered = 0;
+        of.unanswered = None;
         of.sends.pop_front();
         let object = of.object as *mut Qp;
         // SAFETY: a queue pair of this stand-in, that is there until it is destroyed.
@@ -179,7 +177,7 @@ impl World {
         let (send_cq, recv_cq) = unsafe { ((*object).send_cq as usize, (*object).recv_cq as usize) };
         let flushed = |wr_id| Wc { wr_id, status: super::status::FLUSHED, qp_num: number, ..Wc::default() };
         sends.into_iter().for_each(|id| self.complete(send_cq, flushed(id)));
-        (0..receives).for_each(|_| self.complete(recv_cq, flushed(0)));
+        receives.into_iter().for_each(|id| self.complete(recv_cq, flushed(id)));
     }
 
     /// Carries out a send; its status, or none where the peer does not answer.
@@ -188,7 +186,7 @@ impl World {
             .queues
             .get(&to)
             .filter(|peer| peer.peer == from && [QPS_RTR, QPS_RTS].contains(&peer.state))?;
-        if send.immediate.is_some() && peer.receives == 0 {
+        if send.immediate.is_some() && peer.receives.is_empty() {
             return None;
         }
         // As far behind the next one: it has come before, or one before it has not.
@@ -221,10 +219,10 @@ impl World {
         }
         self.queues.get_mut(&to)?.expected += 1;
         if let Some(imm_data) = send.immediate {
-            self.queues.get_mut(&to)?.receives -= 1;
+            let wr_id = self.queues.get_mut(&to)?.receives.pop_front()?;
             // SAFETY: the peer's queue pair is there, as was seen.
             let cq = unsafe { (*object).recv_cq } as usize;
-            let wc = Wc { opcode: WC_RECV_RDMA_WITH_IMM, imm_data, qp_num: to, ..Wc::default() };
+            let wc = Wc { wr_id, opcode: WC_RECV_RDMA_WITH_IMM, imm_data, qp_num: to, ..Wc::default() };
             self.complete(cq, wc);
         }
         Some(0)
@@ -381,8 +379,8 @@ unsafe extern "C" fn create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
             next: 0,
             expected: 0,
             sends: VecDeque::new(),
-            receives: 0,
-            unanswered: 0,
+            receives: VecDeque::new(),
+            unanswered: None,
         };
         world.queues.insert(number, state);
         object
@@ -407,7 +405,8 @@ unsafe extern "C" fn modify_qp(qp: *mut Qp, attr: *mut QpAttr, what: c_int) -> c
         }
         if attr.qp_state == QPS_RESET {
             of.sends.clear();
-            (of.receives, of.unanswered) = (0, 0);
+            of.receives.clear();
+            of.unanswered = None;
         }
         0
     })
@@ -502,12 +501,12 @@ unsafe extern "C" fn post_send(qp: *mut Qp, mut request: *mut SendWr, _: *mut *m
     })
 }
 
-unsafe extern "C" fn post_recv(qp: *mut Qp, _: *mut RecvWr, _: *mut *mut RecvWr) -> c_int {
-    // SAFETY: a queue pair of this stand-in.
-    let number = unsafe { (*qp).qp_num };
+unsafe extern "C" fn post_recv(qp: *mut Qp, request: *mut RecvWr, _: *mut *mut RecvWr) -> c_int {
+    // SAFETY: a queue pair of this stand-in, and one request that the caller keeps during the call.
+    let (number, id) = unsafe { ((*qp).qp_num, (*request).wr_id) };
     with(|world| {
         let Some(queue) = world.queues.get_mut(&number) else { return libc::EINVAL };
-        queue.receives += 1;
+        queue.receives.push_back(id);
         0
     })
 }

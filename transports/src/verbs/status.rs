@@ -10,6 +10,10 @@ use super::queue::Queue;
 use super::sys::{Gid, Wc};
 use crate::{FailedCompletion, TransportError};
 
+/// The peer's system has not answered, however often a packet was sent again.
+pub(super) const RETRY_EXCEEDED: u32 = 12;
+/// It had no receive posted.
+pub(super) const RECEIVER_NOT_READY: u32 = 13;
 /// The queue pair had failed before this was carried out.
 pub(super) const FLUSHED: u32 = 5;
 

@@ -113,7 +113,7 @@ fn arrives(from: &mut dyn Connection, to: &mut dyn Connection, value: u64) {
 fn a_peer_that_comes_late_is_greeted_again_and_nothing_is_lost_or_doubled() {
     let sides = OverPort(over_standin).sides();
     for round in 0..40 {
-        let late = Duration::from_millis([0, 1, 30, 70][round % 4]);
+        let late = Duration::from_millis(if round == 39 { 2000 } else { [0, 1, 55, 170][round % 4] });
         let layout = |calls| Layout::new(4096).calling(calls);
         let first = sides.0.endpoint(layout(round % 8 < 4)).expect("an endpoint");
         let second = sides.1.endpoint(layout(round % 8 >= 4)).expect("an endpoint");
@@ -123,6 +123,25 @@ fn a_peer_that_comes_late_is_greeted_again_and_nothing_is_lost_or_doubled() {
             arrives(&mut *other, &mut *one, value);
         }
     }
+}
+
+#[test]
+fn a_hello_for_another_endpoint_ends_the_attempt() {
+    let (near, far) = OverPort(over_standin).sides();
+    let caller = near.endpoint(Layout::new(64).calling(true)).expect("an endpoint");
+    let callee = far.endpoint(Layout::new(64).calling(false)).expect("an endpoint");
+    let mut place = Place::decode(&callee.address().bytes).expect("a place");
+    place.nonce[3] ^= 1;
+    let wrong = Address { transport: NAME.into(), bytes: place.encode() };
+    let own = caller.address().clone();
+    let mut caller = caller.connect(&wrong).expect("connecting");
+    let mut callee = callee.connect(&own).expect("connecting");
+    let error = crate::conformance::eventually("the hello comes", || {
+        assert!(caller.poll().map_or(true, |poll| poll.is_pending()), "it has met no peer");
+        callee.poll().err()
+    });
+    assert!(error.to_string().contains("its hello is for another endpoint"), "{error}");
+    assert!(callee.poll().is_err(), "and it stays so");
 }
 
 #[test]
@@ -138,11 +157,7 @@ fn a_peer_that_is_gone_is_an_error_that_names_device_queue_pair_and_cause() {
     standin::vanish(number);
     std::mem::forget(other);
     let _ = one.signal(CounterKind::Ready, 1, 0).expect("room");
-    let error = loop {
-        if let Err(error) = one.progress() {
-            break error;
-        }
-    };
+    let error = crate::conformance::eventually("it fails", || one.progress().err());
     let TransportError::Completion { failed, .. } = &error else { panic!("{error}") };
     let FailedCompletion { device, port, peer, causes, .. } = &**failed;
     assert_eq!((device.as_str(), *port), ("standin0", 1));
