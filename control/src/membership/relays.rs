@@ -98,7 +98,7 @@ impl Relays {
         let name = (relay_name(key), rank);
         if open
             .get(&name)
-            .is_some_and(|relay| relay.as_ref().is_none_or(|relay| lock(&relay.awaited).is_empty()))
+            .is_some_and(|relay| relay.as_ref().is_some_and(|relay| lock(&relay.awaited).is_empty()))
         {
             open.remove(&name);
         }

@@ -310,12 +310,14 @@ impl Line {
         if self.broke.is_some() {
             return Ok(false);
         }
-        let data = data.filter(|(_, bytes)| !bytes.is_empty());
         if let Some((offset, bytes)) = &data {
             check_bounds(NAME, *offset, bytes.len(), self.peer_mailbox_bytes())?;
-            if !self.is_free(*offset, bytes.len())? {
-                return Ok(false);
-            }
+        }
+        let data = data.filter(|(_, bytes)| !bytes.is_empty());
+        if let Some((offset, bytes)) = &data
+            && !self.is_free(*offset, bytes.len())?
+        {
+            return Ok(false);
         }
         if !self.has_room(WRITES_MAX as u64, says.map(|(kind, ..)| kind))? {
             return Ok(false);

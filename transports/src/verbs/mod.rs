@@ -41,11 +41,11 @@ use port::{Domain, Port, Region, Written};
 use queue::{Peer, Queue};
 
 const NAME: &str = "verbs";
-/// The pauses after which a peer is greeted again that may not have been there: the first, and the last.
-const GREET_FIRST: Duration = Duration::from_millis(50);
 /// How long a side that is there waits before it greets: the other one has its address at about the same time, and what comes too
 /// early is lost.
 const GREET_AFTER: Duration = Duration::from_millis(1);
+/// The pauses after which a peer is greeted again that may not have been there: the first, and the last.
+const GREET_FIRST: Duration = Duration::from_millis(50);
 const GREET_LAST: Duration = Duration::from_secs(1);
 /// How long a queue pair that was stopped may take to give out what had come.
 const STOPPING: Duration = Duration::from_secs(5);
@@ -85,9 +85,10 @@ impl Verbs {
             |what: String| TransportError::system(NAME, "looking for adapters", std::io::Error::other(what));
         let functions =
             library::functions().map_err(|why| lacks(format!("there is no libibverbs.so.1: {why}")))?;
-        let ports = Port::all(functions, &|_, _| true)?;
-        let first = ports.into_iter().next();
-        Self::over(first.ok_or_else(|| lacks("no device has an active port (see `ibv_devinfo`)".into()))?)
+        Self::over(
+            Port::first(functions)?
+                .ok_or_else(|| lacks("no device has an active port (see `ibv_devinfo`)".into()))?,
+        )
     }
 
     /// Whether it is a forked child's copy, which must not be used.
@@ -116,7 +117,7 @@ impl Transport for Verbs {
         let peer = Peer {
             reach: self.shared.port.reach,
             number: queue.number(),
-            first_packet: first_packet(*nonce.first_chunk().expect("a nonce has so many bytes")),
+            first_packet: first_packet(*nonce.first_chunk().expect("a nonce has 16 bytes")),
         };
         let place = Place {
             peer,
@@ -349,7 +350,6 @@ impl Connection for VerbsConnection {
     }
 
     fn put(&mut self, offset: usize, bytes: Span<'_>, done: &mut usize) -> Result<Poll<()>, TransportError> {
-        crate::mapped::check_bounds(NAME, offset, bytes.len(), self.line().peer_mailbox_bytes())?;
         let put = self.send(Some((offset, bytes)), None)?;
         if put.is_ready() {
             *done = bytes.len();
@@ -364,7 +364,6 @@ impl Connection for VerbsConnection {
         (value, tag): (u64, u64),
         done: &mut usize,
     ) -> Result<Poll<()>, TransportError> {
-        crate::mapped::check_bounds(NAME, offset, bytes.len(), self.line().peer_mailbox_bytes())?;
         let filled = self.send(Some((offset, bytes)), Some((Kind::Ready, value, tag)))?;
         if filled.is_ready() {
             *done = bytes.len();

@@ -148,48 +148,52 @@ impl Domain {
 }
 
 impl Port {
-    /// All active ports of all devices that `wanted` allows, by name and number.
+    /// The first port that is active, of the first device that has one; none where no device has.
     ///
     /// # Errors
-    /// What the system says where it lists no devices, or where none of them can be used.
-    pub(super) fn all(
-        functions: Functions,
-        wanted: &dyn Fn(&str, u8) -> bool,
-    ) -> Result<Vec<Arc<Port>>, TransportError> {
+    /// What the system says where it lists no devices, or why those that there are cannot be used.
+    pub(super) fn first(functions: Functions) -> Result<Option<Arc<Port>>, TransportError> {
         let mut count = 0;
         // SAFETY: the library writes the number there, and gives a list of as many devices, or null.
         let list = unsafe { (functions.get_device_list)(&raw mut count) };
         if list.is_null() {
             return Err(TransportError::system(NAME, "ibv_get_device_list", io::Error::last_os_error()));
         }
-        let (mut ports, mut refused) = (Vec::new(), None);
+        let mut found = Ok(None);
         for at in 0..usize::try_from(count).unwrap_or(0) {
             // SAFETY: inside the list, whose devices stay until it is freed.
             let device = unsafe { *list.add(at) };
-            // SAFETY: the same.
-            if unsafe { (*device).transport_type } != TRANSPORT_IB {
-                continue;
-            }
-            // SAFETY: a name of the device, which ends with a zero.
-            let name = unsafe { CStr::from_ptr((*device).name.as_ptr()) }.to_string_lossy().into_owned();
-            for number in (1..=PORTS_MAX).filter(|number| wanted(&name, *number)) {
-                match Self::open(functions, device, &name, number) {
-                    Ok(Some(port)) => ports.push(Arc::new(port)),
-                    Ok(None) => {}
-                    Err(error) => {
-                        tracing::warn!(device = name, port = number, %error, "an RDMA port is not used");
-                        refused = Some(error);
-                        break;
-                    }
+            match Self::first_of(functions, device) {
+                Ok(None) => {}
+                Ok(Some(port)) => {
+                    found = Ok(Some(Arc::new(port)));
+                    break;
                 }
+                Err(error) => found = Err(error),
             }
         }
         // SAFETY: the list, once; what was opened of its devices stays.
         unsafe { (functions.free_device_list)(list) };
-        match refused {
-            Some(error) if ports.is_empty() => Err(error),
-            _ => Ok(ports),
+        found
+    }
+
+    /// The first port of a device that is active.
+    fn first_of(functions: Functions, device: *mut sys::Device) -> Result<Option<Port>, TransportError> {
+        // SAFETY: a device of the list.
+        if unsafe { (*device).transport_type } != TRANSPORT_IB {
+            return Ok(None);
         }
+        // SAFETY: a name of the device, which ends with a zero.
+        let name = unsafe { CStr::from_ptr((*device).name.as_ptr()) }.to_string_lossy().into_owned();
+        for number in 1..=PORTS_MAX {
+            let opened = Self::open(functions, device, &name, number).inspect_err(|error| {
+                tracing::warn!(device = name, port = number, %error, "an RDMA device is not used");
+            })?;
+            if opened.is_some() {
+                return Ok(opened);
+            }
+        }
+        Ok(None)
     }
 
     /// A port, where there is such a one and it is active.

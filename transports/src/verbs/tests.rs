@@ -8,8 +8,8 @@ use crate::conformance::{Fixture, Stranger};
 struct OverPort(fn() -> Option<Verbs>);
 
 fn over_standin() -> Option<Verbs> {
-    let ports = Port::all(standin::functions(), &|_, _| true).expect("the stand-in's");
-    Some(Verbs::over(ports.into_iter().next().expect("a port")).expect("a transport"))
+    let port = Port::first(standin::functions()).expect("the stand-in's").expect("a port");
+    Some(Verbs::over(port).expect("a transport"))
 }
 
 impl Fixture for OverPort {
