@@ -117,7 +117,7 @@ impl Communicator {
         let process = Process::acquire(settings.ports)?;
         let (local, pinned) = pinned(&process, rank, size, &settings)?;
         let member = bootstrap::Member {
-            wire_mbits: bootstrap::wire_mbits(),
+            wire_mbits: settings.wire_mbits.unwrap_or_else(bootstrap::wire_mbits),
             // Without shared memory the ranks of this host are linked as if they were on others.
             unix: if process.shared.memory.is_some() { process.shared.unix_name.clone() } else { Vec::new() },
             tcp: process.shared.tcp_addresses()?,

@@ -57,6 +57,8 @@ pub fn algorithms(collective: Collective, ranks: u32) -> Vec<Algorithm> {
         all.extend([
             Algorithm::Hierarchical { per_box },
             Algorithm::BoxTree { per_box },
+            Algorithm::BoxChain { per_box, first: 0 },
+            Algorithm::BoxChain { per_box, first: per_box - 1 },
             Algorithm::TwoLevel { per_box },
             Algorithm::Rails { per_box, channels: 1 },
             Algorithm::Rails { per_box, channels: 3 },

@@ -5,6 +5,7 @@
 
 mod all_pairs;
 mod binomial;
+mod box_chain;
 mod box_tree;
 mod bruck;
 mod common;
@@ -36,6 +37,7 @@ mod two_level;
 
 pub use all_pairs::{one_shot, two_shot};
 pub use binomial::{binomial, binomial_is_defined};
+pub use box_chain::{box_chain, box_chain_is_defined};
 pub use box_tree::{box_tree, box_tree_is_defined, parent as double_tree_parent};
 pub use bruck::{bruck_all_gather, bruck_all_to_all};
 pub use compose::{Embedding, beside, embed};

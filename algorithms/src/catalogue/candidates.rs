@@ -40,7 +40,7 @@ pub fn candidates(collective: Collective, ranks: u32, shape: &Shape) -> Vec<Algo
     if ranks > 4 {
         all.push(Algorithm::Bruck { radix: 4 });
     }
-    // Plans of rooted collectives count ranks from the root, which need not be the first rank of its box.
+    // Plans of rooted collectives count ranks from the root, which need not be the first rank of its box; few know where it is.
     let rooted = matches!(collective, Collective::Broadcast | Collective::Reduce);
     if per_box > 1 && ranks > per_box && !rooted {
         all.extend([
@@ -48,6 +48,9 @@ pub fn candidates(collective: Collective, ranks: u32, shape: &Shape) -> Vec<Algo
             Algorithm::BoxTree { per_box },
             Algorithm::TwoLevel { per_box },
         ]);
+    }
+    if per_box > 1 && ranks > per_box && rooted {
+        all.push(Algorithm::BoxChain { per_box, first: 0 });
     }
     if rails > 0 {
         all.extend(RAIL_CHANNELS.map(|channels| Algorithm::Rails { per_box: rails, channels }));

@@ -90,6 +90,7 @@ pub fn crossing(algorithm: Algorithm, collective: Collective, ranks: u32, per_bo
             3 => 1.5,
             _ => 2.0,
         },
+        (Algorithm::BoxChain { per_box: inside, .. }, _) if inside == per_box => 1.0,
         (Algorithm::TwoLevel { per_box: inside }, _) if inside == per_box => everywhere(1.0 / n),
         (Algorithm::BlueConnect { dimensions }, _) => {
             let (mut stride, mut all) = (1u32, 0.0);

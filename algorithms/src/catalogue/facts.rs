@@ -75,7 +75,7 @@ impl Algorithm {
 
     /// Whether a rank exchanges with many others, so that its connections should be small.
     pub const fn has_many_peers(self) -> bool {
-        !matches!(self, Algorithm::Ring { .. } | Algorithm::Pair)
+        !matches!(self, Algorithm::Ring { .. } | Algorithm::Pair | Algorithm::BoxChain { .. })
     }
 
     /// The most ranks whose plans the verifier can follow; memory may be a closer limit.
@@ -94,6 +94,7 @@ impl Algorithm {
             Algorithm::RailTrees { per_box, trees, .. } => {
                 Algorithm::RailTrees { per_box, trees, first: root % per_box }
             }
+            Algorithm::BoxChain { per_box, .. } => Algorithm::BoxChain { per_box, first: root % per_box },
             other => other,
         }
     }
@@ -154,6 +155,7 @@ impl Algorithm {
             Algorithm::Hierarchical { per_box }
             | Algorithm::BoxTree { per_box }
             | Algorithm::TwoLevel { per_box } => u64::from(per_box),
+            Algorithm::BoxChain { per_box, first } => u64::from(per_box) << PARAMETER_BITS | u64::from(first),
             // Different for all that one box size has: up to 15 channels, or trees by powers of two up to 128 from each of 16 ranks.
             Algorithm::Rails { per_box, channels } | Algorithm::Switched { per_box, channels } => {
                 u64::from(per_box) << PARAMETER_BITS | u64::from(channels)

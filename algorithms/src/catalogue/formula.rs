@@ -135,6 +135,11 @@ pub fn formula(algorithm: Algorithm, collective: Collective, ranks: u32) -> Opti
             };
             levels((2.0 * (inside - 1.0), if per_box > 1 { 1.0 } else { 0.0 }), (2.0 * log2(boxes), volume))
         }
+        (Algorithm::BoxChain { per_box, .. }, _) => {
+            let (inside, boxes) = (f64::from(per_box), n / f64::from(per_box));
+            let volume = |level: f64| if level > 1.0 { 1.0 } else { 0.0 };
+            levels((inside - 1.0, volume(inside)), (boxes - 1.0, volume(boxes)))
+        }
         (Algorithm::Imported(of), _) => {
             let cost = of.schedule().cost();
             let busiest = f64::from(cost.out_pieces.max(cost.into_pieces));

@@ -81,6 +81,13 @@ pub enum Algorithm {
         /// Ranks of a box.
         per_box: u32,
     },
+    /// A chain from box to box, and one inside each.
+    BoxChain {
+        /// Ranks of a box.
+        per_box: u32,
+        /// The number of the root in its box.
+        first: u32,
+    },
     /// All-to-all inside the box, then per rail.
     TwoLevel {
         /// Ranks of a box.
@@ -161,6 +168,9 @@ impl Algorithm {
                     && dimensions.iter().map(|&along| u64::from(along)).product::<u64>() == u64::from(ranks)
             }
             Algorithm::BoxTree { per_box } => divides(per_box) && builders::box_tree_is_defined(collective),
+            Algorithm::BoxChain { per_box, first } => {
+                divides(per_box) && first < per_box && builders::box_chain_is_defined(collective)
+            }
             Algorithm::TwoLevel { per_box } => collective == AllToAll && divides(per_box),
             Algorithm::Rails { per_box, channels } => {
                 divides(per_box)
@@ -234,6 +244,9 @@ impl Algorithm {
                 builders::blueconnect(collective, &used)
             }
             Algorithm::BoxTree { per_box } => builders::box_tree(ranks / per_box, per_box),
+            Algorithm::BoxChain { per_box, first } => {
+                builders::box_chain(collective, ranks / per_box, per_box, first)
+            }
             Algorithm::TwoLevel { per_box } => {
                 let exchange = |_, ranks| builders::pairwise(ranks);
                 builders::hierarchical(collective, ranks / per_box, per_box, &exchange, &exchange)

@@ -63,6 +63,7 @@ families! {
     Hierarchical "hierarchical",
     BlueConnect "blueconnect",
     BoxTree "box-tree",
+    BoxChain "box-chain",
     TwoLevel "two-level",
     Rails "rails",
     RailTrees "rail-trees",
@@ -114,6 +115,7 @@ impl fmt::Display for UnknownAlgorithm {
             Some(Family::Hierarchical) => "hierarchical(per_box=8)",
             Some(Family::BlueConnect) => "blueconnect(4x8)",
             Some(Family::BoxTree) => "box-tree(per_box=8)",
+            Some(Family::BoxChain) => "box-chain(per_box=8)",
             Some(Family::TwoLevel) => "two-level(per_box=8)",
             Some(Family::Rails) => "rails(per_box=8,channels=4)",
             Some(Family::Switched) => "switched(per_box=8,channels=16)",
@@ -145,10 +147,12 @@ impl Algorithm {
             Algorithm::Direct { first } => format!("first={first}"),
             Algorithm::Hierarchical { per_box }
             | Algorithm::BoxTree { per_box }
+            | Algorithm::BoxChain { per_box, first: 0 }
             | Algorithm::TwoLevel { per_box } => format!("per_box={per_box}"),
             Algorithm::Rails { per_box, channels } | Algorithm::Switched { per_box, channels } => {
                 format!("per_box={per_box},channels={channels}")
             }
+            Algorithm::BoxChain { per_box, first } => format!("per_box={per_box},first={first}"),
             Algorithm::RailTrees { per_box, trees, first: 0 } => format!("per_box={per_box},trees={trees}"),
             Algorithm::RailTrees { per_box, trees, first } => {
                 format!("per_box={per_box},trees={trees},first={first}")
@@ -224,6 +228,9 @@ impl FromStr for Algorithm {
                 Algorithm::BlueConnect { dimensions }
             }
             Family::BoxTree => Algorithm::BoxTree { per_box: per_box()? },
+            Family::BoxChain => {
+                Algorithm::BoxChain { per_box: per_box()?, first: number("first")?.unwrap_or(0) }
+            }
             Family::TwoLevel => Algorithm::TwoLevel { per_box: per_box()? },
             Family::Rails => {
                 Algorithm::Rails { per_box: per_box()?, channels: narrow(number("channels")?.unwrap_or(1))? }
@@ -265,6 +272,8 @@ mod tests {
             Algorithm::Hierarchical { per_box: 8 },
             Algorithm::BlueConnect { dimensions: [2, 4, 8, 1] },
             Algorithm::TwoLevel { per_box: 2 },
+            Algorithm::BoxChain { per_box: 8, first: 0 },
+            Algorithm::BoxChain { per_box: 8, first: 3 },
             Algorithm::Rails { per_box: 8, channels: 4 },
             Algorithm::RailTrees { per_box: 4, trees: 2, first: 0 },
             Algorithm::Switched { per_box: 8, channels: 16 },

@@ -223,7 +223,7 @@ fn collective(name: &str) -> std::result::Result<Collective, String> {
 /// The algorithms of this library that NCCL's name stands for.
 fn nccl_name(name: &str) -> Words {
     let families: &[Family] = match name.to_ascii_lowercase().as_str() {
-        "ring" => &[Family::Ring],
+        "ring" => &[Family::Ring, Family::BoxChain],
         "tree" => &[Family::Tree, Family::BoxTree, Family::RailTrees],
         "pat" => &[Family::Pat],
         // They need a switch that aggregates.

@@ -21,6 +21,8 @@ pub const RECORDS: usize = 128;
 /// Operations in a flight record with a trace, and the most that can be set.
 pub(super) const RECORDS_FOR_TRACE: usize = 1 << 16;
 const TRACE_RECORDS_MAX: usize = 1 << 22;
+/// The fastest wire that can be named: 100 Tbit/s.
+const WIRE_MBITS_MAX: u32 = 100_000_000;
 
 /// [`Options`] and environment, resolved and checked.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -39,6 +41,8 @@ pub struct Settings {
     pub transport: TransportChoice,
     /// The ports at which this process listens for other hosts; `None` where the system picks. Ranks may differ.
     pub ports: Option<PortRange>,
+    /// Megabits a second of this host's way to others, where the program's user says it. Ranks may differ.
+    pub wire_mbits: Option<u32>,
     /// Pinning of the thread that joins; ranks may differ.
     pub pinning: Pinning,
     /// The most channels of a plan.
@@ -114,6 +118,20 @@ impl Settings {
             None,
             |ports: &Option<PortRange>| ports.map_or_else(String::new, |ports| ports.to_string()),
         )?;
+        let wire_mbits = read.value(
+            &[("CONSORT_WIRE_MBITS", &|text| {
+                let text = text.trim();
+                let mbits = text.parse::<u32>().ok().filter(|mbits| (1..=WIRE_MBITS_MAX).contains(mbits));
+                match mbits {
+                    Some(mbits) => Ok(Some(Some(mbits))),
+                    None if text.is_empty() => Ok(None),
+                    None => Err(bad("CONSORT_WIRE_MBITS", text, "megabits a second, from 1 to 100000000")),
+                }
+            })],
+            None,
+            None,
+            |mbits| mbits.map_or_else(|| "as the system says".to_owned(), |mbits| mbits.to_string()),
+        )?;
         let pinning = read.value(
             &[("CONSORT_PIN", &|text| {
                 let pinning = Pinning::parse(text.trim());
@@ -176,6 +194,7 @@ impl Settings {
             records,
             transport,
             ports,
+            wire_mbits,
             pinning,
             channels,
             thread_blocks,

@@ -80,6 +80,21 @@ fn ports_are_listed_and_may_differ_between_ranks() {
 }
 
 #[test]
+fn the_speed_of_a_wire_can_be_said_and_may_differ_between_ranks() {
+    let wire = |set: &[(&str, &str)]| {
+        let (settings, listed) = settings(set, &Options::default()).expect("settings");
+        let listed =
+            listed.into_iter().find(|listed| listed.name == "CONSORT_WIRE_MBITS").expect("a setting");
+        (settings.wire_mbits, listed.value, settings.agreed())
+    };
+    let (mbits, said, agreed) = wire(&[("CONSORT_WIRE_MBITS", " 1000 ")]);
+    assert_eq!((mbits, said.as_str()), (Some(1000), "1000"));
+    for unset in [&[] as &[(&str, &str)], &[("CONSORT_WIRE_MBITS", " ")]] {
+        assert_eq!(wire(unset), (None, "as the system says".to_owned(), agreed.clone()));
+    }
+}
+
+#[test]
 fn ctas_bound_the_streams() {
     let streams =
         |set: &[(&str, &str)], options: Options| settings(set, &options).expect("settings").0.channels;
@@ -143,6 +158,9 @@ fn nonsense_is_named() {
         ("CONSORT_TRANSPORT", "pigeon"),
         ("CONSORT_PORTS", "5"),
         ("CONSORT_PORTS", "70000-70001"),
+        ("CONSORT_WIRE_MBITS", "0"),
+        ("CONSORT_WIRE_MBITS", "1gbit"),
+        ("CONSORT_WIRE_MBITS", "100000001"),
         ("CONSORT_PIN", "core"),
         ("CONSORT_PIN", ""),
         ("CONSORT_CHANNELS", "0"),
