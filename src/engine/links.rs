@@ -522,6 +522,15 @@ impl Links {
         }
     }
 
+    /// Connections that must be asked to end a sleep are. Whether nothing has come on any of them since it was looked at.
+    pub(crate) fn arm(&mut self) -> bool {
+        let Links { messages, table, .. } = self;
+        messages.iter().fold(true, |is_quiet, number| match &mut table[*number].state {
+            LinkState::Up(up) if !up.closed => up.connection.arm() && is_quiet,
+            _ => is_quiet,
+        })
+    }
+
     /// Sleeps until something can be done on some link or a doorbell at the waker rings, but not longer than `limit`.
     pub(crate) fn sleep(&mut self, limit: Duration) {
         self.slept_through = !self.readiness.sleep(limit);

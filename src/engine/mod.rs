@@ -402,19 +402,20 @@ impl Engine {
     }
 
     /// Makes ready for a sleep on [`Links::readiness`], of whatever thread. Whether the task may sleep now;
-    /// if not, it is to look once more, as what came before the doorbells were armed has rung none.
+    /// if not, it is to look once more, as what came before doorbells and completion queues were armed has rung none.
     pub(crate) fn prepare_sleep(&mut self) -> bool {
         if !self.links.watch_rest() {
             self.woken_by = WokenBy::Limit;
         }
         self.links.watch_room(&self.wanted);
+        let is_quiet = self.links.arm();
         if self.woken_by != WokenBy::Doorbells {
-            return true;
+            return is_quiet;
         }
         let readiness = self.links.readiness().clone();
         let Some(waker) = readiness.waker() else {
             self.woken_by = WokenBy::Limit;
-            return true;
+            return is_quiet;
         };
         if !self.links.watch_connecting(waker) {
             self.woken_by = WokenBy::Limit;
@@ -428,7 +429,7 @@ impl Engine {
         if self.armed == ARMED_MAX {
             self.woken_by = WokenBy::Limit;
         }
-        is_ready || self.armed == ARMED_MAX
+        is_quiet && (is_ready || self.armed == ARMED_MAX)
     }
 
     /// Whether [`Links::readiness`] wakes the blocked task of the last turn.

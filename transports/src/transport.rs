@@ -305,7 +305,7 @@ pub trait Connection: Send {
     fn progress(&mut self) -> Result<PeerState, TransportError>;
 
     /// A descriptor that becomes readable when [`Connection::progress`] has something to take in, for a waiter
-    /// that goes to sleep. None for mapped connections, which have a [`Connection::bell`]. A `Pending` put or
+    /// that goes to sleep after [`Connection::arm`]. None for mapped connections, which have a [`Connection::bell`]. A `Pending` put or
     /// signal waits for the same descriptor to become writable.
     fn wake(&self) -> Option<BorrowedFd<'_>> {
         self.wake_at(0)
@@ -314,6 +314,12 @@ pub trait Connection: Send {
     /// The same where there are several: they are counted from 0, without a gap.
     fn wake_at(&self, _at: usize) -> Option<BorrowedFd<'_>> {
         None
+    }
+
+    /// Before a sleep that the descriptors of [`Connection::wake_at`] are to end: from now on they become readable with what comes.
+    /// Whether nothing has come before that; else [`Connection::progress`] has something to say.
+    fn arm(&mut self) -> bool {
+        true
     }
 
     /// Whether the descriptors of [`Connection::wake_at`] have become others since this was asked last, as a connection does that is

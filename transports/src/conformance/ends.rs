@@ -139,14 +139,15 @@ pub fn a_sleeper_is_woken(fixture: &dyn Fixture) {
         let mut polled: Vec<PollFd<'_>> = wakes.map(|wake| PollFd::new(wake, PollFlags::POLLIN)).collect();
         poll(&mut polled, timeout_ms).expect("poll") > 0
     };
-    assert!(!readable(&right, 0));
+    assert!(right.arm() && !readable(&right, 0));
     put_all(&mut left, &mut right, 0, &[1]);
     signal(&mut left, CounterKind::Ready, 1, 0);
     await_value(&mut right, CounterKind::Ready, 1);
-    assert!(!readable(&right, 0));
+    assert!(eventually("nothing more comes", || right.arm().then_some(true)) && !readable(&right, 0));
     signal(&mut left, CounterKind::Ready, 2, 0);
     assert!(readable(&right, 10_000));
     await_value(&mut right, CounterKind::Ready, 2);
+    let _ = right.arm();
     drop(left);
     assert!(readable(&right, 10_000));
 }

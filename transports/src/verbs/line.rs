@@ -4,7 +4,10 @@
 //! fill ──► the bytes are copied to where this side keeps them; write of the bytes ─► the peer's mailbox ┐ one queue pair,
 //!                                                            write of a message ───► the peer's tray  ─┘ one doorbell
 //!                                     the message's immediate says which place of the tray ──► completion at the peer
+//! short fill ──► write of a message and the bytes behind it ──► the peer's tray ──► completion; the peer copies them to its mailbox
 //! ```
+//!
+//! A credit waits for the next message, which says it too, unless it is the second.
 //!
 //! An immediate says that its message is there, and all writes of the same queue pair before it. What is written stays as it is until
 //! the peer has heard of it, so the device can send it again.
@@ -20,17 +23,22 @@ use std::time::{Duration, Instant};
 use consort_memory::{Counter, Mapping, Span, SpanMut};
 
 use super::NAME;
-use super::message::{Kind, MESSAGE_BYTES, Message, Place, TRAY, TRAY_BYTES, halves, later_packet};
+use super::message::{
+    CARRIED_BYTES, Kind, MESSAGE_BYTES, Message, PLACE_BYTES, Place, TRAY, TRAY_BYTES, halves, later_packet,
+};
 use super::port::{Domain, Region, Written};
 use super::queue::{BATCH, Peer, Queue, SENDS, WRITES_MAX, Write};
 use super::status::{FLUSHED, RECEIVER_NOT_READY, RETRY_EXCEEDED};
 use super::sys::{self, Wc};
 use crate::mapped::check_bounds;
 use crate::segment::Nonce;
-use crate::{CounterKind, PeerState, TransportError};
+use crate::{PeerState, TransportError};
 
 /// Places of the tray that are kept for what must go out: words of what was heard, and the end.
 const RESERVED: u64 = 8;
+/// Credits that wait for another message at most, and looks that bring nothing before they wait no longer.
+const CREDITS_DEFERRED_MAX: u64 = 1;
+const IDLE_LOOKS: u32 = 32;
 /// Messages that are heard before a message of its own says so to the peer.
 const SAY_AFTER: u64 = 16;
 /// How long the reason of a failure may come after what was flushed by it.
@@ -65,6 +73,10 @@ pub(super) struct Line {
     acknowledged: u64,
     heard: u64,
     said: u64,
+    /// The credit that waits, with its tag, and the last that was said; looks since then that brought nothing.
+    deferred: Option<(u64, u64)>,
+    credited: u64,
+    idle_looks: u32,
     /// The last work request of each message that may be under way.
     last: [u64; TRAY as usize],
     /// Work requests: posted; over by the device's word; and over, as the peer's words show too.
@@ -134,6 +146,9 @@ impl Line {
             acknowledged: 0,
             heard: 0,
             said: 0,
+            deferred: None,
+            credited: 0,
+            idle_looks: 0,
             last: [0; TRAY as usize],
             posted: 0,
             reaped: 0,
@@ -223,7 +238,7 @@ impl Line {
 
     /// Whether all that was sent has arrived.
     pub(super) fn is_delivered(&self) -> bool {
-        self.completed == self.posted
+        self.completed == self.posted && self.deferred.is_none()
     }
 
     /// Whether any more can be sent.
@@ -314,6 +329,13 @@ impl Line {
             check_bounds(NAME, *offset, bytes.len(), self.peer_mailbox_bytes())?;
         }
         let data = data.filter(|(_, bytes)| !bytes.is_empty());
+        // A message has them with it where they are few and the offset has a name there.
+        let is_carried = |(offset, bytes): &(usize, Span<'_>)| {
+            matches!(says, Some((Kind::Ready, ..)))
+                && bytes.len() <= CARRIED_BYTES
+                && u32::try_from(*offset).is_ok()
+        };
+        let (carried, data) = if data.as_ref().is_some_and(is_carried) { (data, None) } else { (None, data) };
         if let Some((offset, bytes)) = &data
             && !self.is_free(*offset, bytes.len())?
         {
@@ -332,11 +354,27 @@ impl Line {
         }
         if let Some((kind, value, tag)) = says {
             let place = (self.sent % TRAY) as usize;
-            let message = Message { kind, number: self.sent as u32, heard: self.heard as u32, value, tag };
-            let at = place * MESSAGE_BYTES;
+            let at = place * PLACE_BYTES;
+            let (offset, length) = carried.as_ref().map_or((0, 0), |(offset, bytes)| (*offset, bytes.len()));
+            // A hello may be said again, and a credit is not.
+            let credit = if kind == Kind::Hello { None } else { self.deferred.take() };
+            self.credited = credit.map_or(self.credited, |(value, _)| value);
+            let message = Message {
+                kind,
+                number: self.sent as u32,
+                heard: self.heard as u32,
+                value,
+                tag,
+                credit: credit.unwrap_or_default(),
+                offset: offset as u32,
+                carried: length as u8,
+            };
             self.theirs.span(at, MESSAGE_BYTES).copy_from(Span::of(&message.encode()));
+            if let Some((_, bytes)) = carried {
+                self.theirs.span(at + MESSAGE_BYTES, length).copy_from(bytes);
+            }
             let is_signalled = self.unsignalled >= SIGNAL_AFTER || matches!(kind, Kind::Hello | Kind::End);
-            writes[1] = Some(self.next_write(at, MESSAGE_BYTES, Some(place as u32), is_signalled));
+            writes[1] = Some(self.next_write(at, MESSAGE_BYTES + length, Some(place as u32), is_signalled));
             self.last[place] = self.posted;
             (self.sent, self.said) = (self.sent + 1, self.heard);
         }
@@ -350,6 +388,35 @@ impl Line {
             self.broke.get_or_insert((Wc { status: FLUSHED, ..Wc::default() }, Instant::now()));
         })?;
         Ok(true)
+    }
+
+    /// Raises the peer's counter of free slots with what is sent next, or now where it waits for a second time. Whether it could.
+    ///
+    /// # Errors
+    /// Those of [`Line::check`]; the device's.
+    pub(super) fn credit(&mut self, value: u64, tag: u64) -> Result<bool, TransportError> {
+        self.check()?;
+        (self.deferred, self.idle_looks) = (Some((value, tag)), 0);
+        if self.deferred_credits() > CREDITS_DEFERRED_MAX {
+            self.flush_credits()?;
+        }
+        Ok(true)
+    }
+
+    /// Credits that wait.
+    pub(super) fn deferred_credits(&self) -> u64 {
+        self.deferred.map_or(0, |(value, _)| value - self.credited)
+    }
+
+    /// Says what waits, if there is room.
+    ///
+    /// # Errors
+    /// As of [`Line::send`].
+    pub(super) fn flush_credits(&mut self) -> Result<(), TransportError> {
+        if self.deferred.is_some() {
+            self.send(None, Some((Kind::Heard, 0, 0)))?;
+        }
+        Ok(())
     }
 
     /// What of this side's writes is over.
@@ -409,15 +476,32 @@ impl Line {
     /// # Errors
     /// [`TransportError::Protocol`] when the peer said what it must not; the reason for which the queue pair failed.
     pub(super) fn progress(&mut self) -> Result<PeerState, TransportError> {
+        let heard = self.heard;
         self.listen()?;
         if self.has_ended {
             return Ok(PeerState::Closed);
         }
         self.check()?;
-        if self.broke.is_none() && self.heard - self.said >= SAY_AFTER {
+        self.idle_looks = if self.heard != heard { 0 } else { self.idle_looks.saturating_add(1) };
+        let waits = self.deferred.is_some() && self.idle_looks > IDLE_LOOKS;
+        if self.broke.is_none() && (waits || self.heard - self.said >= SAY_AFTER) {
             self.send(None, Some((Kind::Heard, 0, 0)))?;
         }
         Ok(PeerState::Open)
+    }
+
+    /// From now on what comes makes the descriptor readable, and no credit waits. Whether nothing has come before that.
+    ///
+    /// # Errors
+    /// As of [`Line::progress`].
+    pub(super) fn arm(&mut self) -> Result<bool, TransportError> {
+        if self.broke.is_none() && !self.has_ended {
+            self.flush_credits()?;
+        }
+        self.queue.arm()?;
+        let before = (self.heard, self.broke.is_some());
+        self.listen()?;
+        Ok((self.heard, self.broke.is_some()) == before)
     }
 
     fn hear(&mut self, wc: &Wc) -> Result<(), TransportError> {
@@ -451,7 +535,7 @@ impl Line {
         // What the device wrote is read after the completion.
         fence(Ordering::Acquire);
         let mut bytes = [0; MESSAGE_BYTES];
-        SpanMut::of(&mut bytes).copy_from(self.own.read(place as usize * MESSAGE_BYTES, MESSAGE_BYTES));
+        SpanMut::of(&mut bytes).copy_from(self.own.read(place as usize * PLACE_BYTES, MESSAGE_BYTES));
         let message = Message::decode(&bytes).filter(|message| message.number == self.heard as u32);
         message.ok_or("it sent what is not a message")
     }
@@ -463,11 +547,22 @@ impl Line {
         if (message.kind == Kind::Hello) != (self.greeted < self.greetings) {
             return Err("it did not say hello when it should, or did when it should not");
         }
+        let (place, carried) = ((self.heard % TRAY) as usize, usize::from(message.carried));
+        let end = (message.offset as usize).checked_add(carried);
+        if end.is_none_or(|end| end > self.own.bytes() - TRAY_BYTES) {
+            return Err("it sent more than the mailbox has room for");
+        }
         self.heard += 1;
         self.acknowledge(message.heard)?;
+        if message.credit.0 > 0 {
+            raise(&self.credit, message.credit)?;
+        }
         match message.kind {
-            Kind::Ready => raise(&self.ready, message)?,
-            Kind::Credit => raise(&self.credit, message)?,
+            Kind::Ready => {
+                let bytes = self.own.read(place * PLACE_BYTES + MESSAGE_BYTES, carried);
+                self.own.span(TRAY_BYTES + message.offset as usize, carried).copy_from(bytes);
+                raise(&self.ready, (message.value, message.tag))?;
+            }
             Kind::Hello => self.greeted += 1,
             Kind::Heard => {}
             Kind::End => self.has_ended = true,
@@ -496,18 +591,10 @@ impl Line {
     }
 }
 
-fn raise(counter: &Counter, message: &Message) -> Result<(), &'static str> {
-    if message.value <= counter.value() {
+fn raise(counter: &Counter, (value, tag): (u64, u64)) -> Result<(), &'static str> {
+    if value <= counter.value() {
         return Err("it lowered a counter");
     }
-    counter.raise(message.value, message.tag);
+    counter.raise(value, tag);
     Ok(())
-}
-
-/// The kind of a signal's message.
-pub(super) fn kind_of(kind: CounterKind) -> Kind {
-    match kind {
-        CounterKind::Ready => Kind::Ready,
-        CounterKind::Credit => Kind::Credit,
-    }
 }

@@ -3,10 +3,11 @@
 //! ```text
 //! place     version u8 | Ethernet u8 | MTU u8 | local id u16 | queue pair u32 | first packet u32 | address [16] | key u32 |
 //!           start u64 | mailbox u64 | nonce [16]
-//! message   kind u32 | number u32 | heard u32 | zero u32 | value u64 | tag u64
+//! message   kind u8 | length u8 | zero u16 | number u32 | heard u32 | offset u32 | value u64 | tag u64 | credit u64 | its tag u64 |
+//!           bytes of the mailbox, of this length
 //! ```
 //!
-//! Invariant: little-endian, each of a fixed length; reading never panics. Absent: queues, memory.
+//! Invariant: little-endian; reading never panics. Absent: queues, memory.
 
 use super::port::Reach;
 use super::queue::Peer;
@@ -15,13 +16,16 @@ use crate::fields::Fields;
 use crate::segment::{NONCE_BYTES, Nonce};
 
 /// The form of places and messages.
-const VERSION: u8 = 1;
-/// The bytes of a message.
-pub(super) const MESSAGE_BYTES: usize = 32;
+const VERSION: u8 = 2;
+/// The bytes of a message, without those of the mailbox.
+pub(super) const MESSAGE_BYTES: usize = 48;
+/// A place of a tray, and the most bytes of the mailbox that go with a message.
+pub(super) const PLACE_BYTES: usize = 128;
+pub(super) const CARRIED_BYTES: usize = PLACE_BYTES - MESSAGE_BYTES;
 /// Messages that may be on their way, and places in a tray.
 pub(super) const TRAY: u64 = 64;
 /// Bytes of a tray, with which the memory of each end begins.
-pub(super) const TRAY_BYTES: usize = TRAY as usize * MESSAGE_BYTES;
+pub(super) const TRAY_BYTES: usize = TRAY as usize * PLACE_BYTES;
 /// The longest mailbox of a peer: as many bytes are registered here to write it from, and one write has no more.
 const MAILBOX_BYTES_MAX: u64 = 1 << 30;
 /// Packet numbers have as many bits.
@@ -95,14 +99,12 @@ pub(super) fn halves(nonce: &Nonce) -> (u64, u64) {
 pub(super) enum Kind {
     /// The counter of this side's fills.
     Ready = 1,
-    /// The counter of slots that are free again.
-    Credit = 2,
     /// The queue pair is there; value and tag are the nonce of the endpoint that is meant.
-    Hello = 3,
-    /// Nothing but how many messages were heard.
-    Heard = 4,
+    Hello = 2,
+    /// Nothing but how many messages were heard, and perhaps a credit.
+    Heard = 3,
     /// Nothing more follows.
-    End = 5,
+    End = 4,
 }
 
 /// A message.
@@ -115,15 +117,22 @@ pub(super) struct Message {
     pub(super) heard: u32,
     pub(super) value: u64,
     pub(super) tag: u64,
+    /// The counter of slots that are free again, with its tag; 0 where it says nothing of it.
+    pub(super) credit: (u64, u64),
+    /// Where the bytes behind it go in the mailbox, and how many they are.
+    pub(super) offset: u32,
+    pub(super) carried: u8,
 }
 
 impl Message {
     pub(super) fn encode(&self) -> [u8; MESSAGE_BYTES] {
         let mut out = [0; MESSAGE_BYTES];
-        for (at, word) in [self.kind as u32, self.number, self.heard, 0].into_iter().enumerate() {
+        let kind = u32::from(self.kind as u8) | u32::from(self.carried) << 8;
+        for (at, word) in [kind, self.number, self.heard, self.offset].into_iter().enumerate() {
             out[4 * at..4 * at + 4].copy_from_slice(&word.to_le_bytes());
         }
-        for (at, word) in [self.value, self.tag].into_iter().enumerate() {
+        let (credit, its_tag) = self.credit;
+        for (at, word) in [self.value, self.tag, credit, its_tag].into_iter().enumerate() {
             out[16 + 8 * at..24 + 8 * at].copy_from_slice(&word.to_le_bytes());
         }
         out
@@ -131,18 +140,22 @@ impl Message {
 
     pub(super) fn decode(bytes: &[u8; MESSAGE_BYTES]) -> Option<Self> {
         let mut fields = Fields(bytes);
-        let kind = match fields.u32()? {
+        let [kind, carried, zeros @ ..] = fields.take::<4>()?;
+        let kind = match kind {
             1 => Kind::Ready,
-            2 => Kind::Credit,
-            3 => Kind::Hello,
-            4 => Kind::Heard,
-            5 => Kind::End,
+            2 => Kind::Hello,
+            3 => Kind::Heard,
+            4 => Kind::End,
             _ => return None,
         };
-        let (number, heard, zero) = (fields.u32()?, fields.u32()?, fields.u32()?);
+        let (number, heard, offset) = (fields.u32()?, fields.u32()?, fields.u32()?);
         let (value, tag) = (fields.u64()?, fields.u64()?);
+        let credit = (fields.u64()?, fields.u64()?);
         fields.end()?;
-        (zero == 0).then_some(Message { kind, number, heard, value, tag })
+        let is_sound = zeros == [0; 2]
+            && usize::from(carried) <= CARRIED_BYTES
+            && (carried == 0 && offset == 0 || kind == Kind::Ready);
+        is_sound.then_some(Message { kind, number, heard, value, tag, credit, offset, carried })
     }
 }
 
@@ -172,9 +185,27 @@ mod tests {
         assert!(changed(&|place| place.peer.reach.mtu = 6).is_none());
         assert!(changed(&|place| place.peer.first_packet = 1 << PACKET_BITS).is_none());
 
-        for kind in [Kind::Ready, Kind::Credit, Kind::Hello, Kind::Heard, Kind::End] {
-            let message = Message { kind, number: 3, heard: 2, value: u64::MAX, tag: !7 };
-            assert_eq!(Message::decode(&message.encode()), Some(message));
+        for kind in [Kind::Ready, Kind::Hello, Kind::Heard, Kind::End] {
+            let plain = Message {
+                kind,
+                number: 3,
+                heard: 2,
+                value: u64::MAX,
+                tag: !7,
+                credit: (5, !6),
+                offset: 0,
+                carried: 0,
+            };
+            assert_eq!(Message::decode(&plain.encode()), Some(plain));
+            let full = Message { offset: u32::MAX, carried: CARRIED_BYTES as u8, ..plain };
+            let carries = kind == Kind::Ready;
+            assert_eq!(Message::decode(&full.encode()), carries.then_some(full));
+            assert!(
+                Message::decode(&Message { carried: CARRIED_BYTES as u8 + 1, ..full }.encode()).is_none()
+            );
+            let mut other = plain.encode();
+            other[3] = 1;
+            assert!(Message::decode(&other).is_none());
         }
         assert!(
             Message::decode(&[0; MESSAGE_BYTES]).is_none() && Message::decode(&[9; MESSAGE_BYTES]).is_none()

@@ -35,7 +35,7 @@ use crate::{
     Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, PeerState, RemoteRegion,
     Transport, TransportError,
 };
-use line::{Line, kind_of, memory};
+use line::{Line, memory};
 use message::{Kind, Place, TRAY_BYTES, first_packet};
 use port::{Domain, Port, Region, Written};
 use queue::{Peer, Queue};
@@ -282,6 +282,9 @@ impl Connecting for VerbsConnecting {
         }
         if calls {
             self.say_hello(Instant::now())?;
+        } else if let Some(line) = &mut self.line {
+            // What has come meanwhile is looked at soon enough: a sleep on connections on their way is short.
+            line.arm()?;
         }
         Ok(Poll::Pending)
     }
@@ -372,7 +375,25 @@ impl Connection for VerbsConnection {
     }
 
     fn signal(&mut self, kind: CounterKind, value: u64, tag: u64) -> Result<Poll<()>, TransportError> {
-        self.send(None, Some((kind_of(kind), value, tag)))
+        match kind {
+            CounterKind::Ready => self.send(None, Some((Kind::Ready, value, tag))),
+            CounterKind::Credit => {
+                Ok(if self.line_mut().credit(value, tag)? { Poll::Ready(()) } else { Poll::Pending })
+            }
+        }
+    }
+
+    fn flush_credits(&mut self) {
+        // A failure is the next look's to say.
+        let _ = self.line_mut().flush_credits();
+    }
+
+    fn deferred_credits(&self) -> u64 {
+        self.line().deferred_credits()
+    }
+
+    fn arm(&mut self) -> bool {
+        self.line_mut().arm().unwrap_or(false)
     }
 
     fn is_delivered(&self) -> bool {

@@ -21,6 +21,8 @@ pub(super) const SENDS: u32 = 256;
 pub(super) const RECEIVES: u32 = 64;
 /// Writes that are posted together, at most.
 pub(super) const WRITES_MAX: usize = 2;
+/// Bytes that go with a work request, where the device takes them so.
+const INLINE: u32 = 128;
 /// Completions of one look.
 pub(super) const BATCH: usize = 16;
 /// How long a packet may go unanswered before it is sent again, as a power of two of 4.096 µs: 0.54 s.
@@ -129,7 +131,7 @@ impl Queue {
             max_recv_wr: RECEIVES,
             max_send_sge: 1,
             max_recv_sge: 1,
-            max_inline_data: 64,
+            max_inline_data: INLINE,
         };
         queue.qp = queue.make(&mut cap);
         if queue.qp.is_null() {
@@ -361,29 +363,37 @@ impl Queue {
         self.polled(self.send_cq, completions)
     }
 
-    /// What has come; how many completions there are. Where there are none, the next one makes the descriptor readable.
+    /// What has come; how many completions there are.
     ///
     /// # Errors
     /// The device's.
     pub(super) fn received(&mut self, completions: &mut [Wc]) -> Result<usize, TransportError> {
-        let mut count = self.polled(self.recv_cq, completions)?;
+        let count = self.polled(self.recv_cq, completions)?;
         if count > 0 || self.is_due {
             self.hear_event();
         }
-        if count == 0
-            && !self.is_armed
-            && let Some(arm) = self.ops().req_notify_cq
-        {
-            // SAFETY: a queue of this context.
-            self.is_armed = unsafe { arm(self.recv_cq, 0) } == 0;
-            // What came before it was armed makes no event.
-            count = self.polled(self.recv_cq, completions)?;
-            if count > 0 {
-                self.hear_event();
-            }
-        }
         self.receives = self.receives.saturating_sub(count as u32);
         Ok(count)
+    }
+
+    /// The next completion makes the descriptor readable; one that is there already does not.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(super) fn arm(&mut self) -> Result<(), TransportError> {
+        if self.is_armed {
+            return Ok(());
+        }
+        let arm = self.ops().req_notify_cq.ok_or_else(|| Self::lacks("req_notify_cq"))?;
+        // SAFETY: a queue of this context.
+        match unsafe { arm(self.recv_cq, 0) } {
+            0 => self.is_armed = true,
+            code => {
+                let source = io::Error::from_raw_os_error(code);
+                return Err(TransportError::system(NAME, "ibv_req_notify_cq", source));
+            }
+        }
+        Ok(())
     }
 
     /// Takes the event of what has come, so that the descriptor is readable no longer.
@@ -401,7 +411,7 @@ impl Queue {
         }
     }
 
-    /// Becomes readable when something has come that [`Queue::received`] did not find.
+    /// Becomes readable when something comes after [`Queue::arm`].
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel's descriptor is open until this is dropped.
         unsafe { BorrowedFd::borrow_raw((*self.channel).fd) }
