@@ -28,6 +28,9 @@ const YIELDS_TIME: Duration = Duration::from_millis(3);
 /// is a turn of the core for others too, so with shared cores the first offers it.
 const CALLS: u32 = 64;
 const CALLS_SHARED: u32 = 1;
+/// Looks into completion queues, with a core of one's own: some loads each, and together longer than a short message takes to another
+/// host and back.
+const QUEUES: u32 = 2_000;
 /// Offers of the core behind them before the first sleep, which the peer's bytes end.
 const YIELDS_OF_CALLS: u32 = 256;
 const YIELDS_OF_CALLS_SHARED: u32 = 8;
@@ -76,6 +79,8 @@ pub(crate) enum Look {
     Load,
     /// A call of the system, before a sleep that the peer's bytes end.
     Call,
+    /// A look into completion queues, before the same sleep.
+    Queue,
     /// A call of the system, before a nap that nothing ends: the core is offered for longer.
     CallBeforeNap,
 }
@@ -89,6 +94,8 @@ impl Look {
             (Look::Load, true) => (SPINS_SHARED, YIELDS_SHARED),
             (Look::Call, false) => (CALLS, YIELDS_OF_CALLS),
             (Look::Call, true) => (CALLS_SHARED, YIELDS_OF_CALLS_SHARED),
+            (Look::Queue, false) => (QUEUES, YIELDS_OF_CALLS),
+            (Look::Queue, true) => (SPINS_SHARED, YIELDS_OF_CALLS_SHARED),
             (Look::CallBeforeNap, false) => (CALLS, YIELDS),
             (Look::CallBeforeNap, true) => (CALLS_SHARED, YIELDS_SHARED),
         }

@@ -71,6 +71,8 @@ pub struct Links {
     routes: Box<dyn Routes>,
     /// Whether there are links, made or on their way, to ranks whose memory is not reached.
     has_sockets: bool,
+    /// Whether some of them were looked at by calls of the system.
+    has_calls: bool,
     /// Numbers of the links that move nothing unless asked to.
     messages: Vec<usize>,
     /// Those of them that the system did not watch when it was asked last.
@@ -150,6 +152,7 @@ impl Links {
             table: Vec::new(),
             routes,
             has_sockets: false,
+            has_calls: false,
             messages: Vec::new(),
             unwatched: Vec::new(),
             readiness: Arc::default(),
@@ -193,7 +196,7 @@ impl Links {
     pub fn close(&mut self) {
         let up = self.messages.iter().map(|number| &*self.up(*number).connection);
         self.readiness.forget_all(up);
-        self.has_sockets = false;
+        (self.has_sockets, self.has_calls) = (false, false);
         self.is_connecting = false;
         self.doorstep = None;
         self.index.clear();
@@ -322,6 +325,7 @@ impl Links {
         self.bells.extend(connection.bell().map(|bell| (rank, bell)));
         if connection.capabilities().needs_progress {
             self.messages.push(number);
+            self.has_calls |= connection.looks_by_calls();
             let is_watched = self.readiness.watch(&*connection);
             self.unwatched.extend((!is_watched).then_some(number));
         }
@@ -392,6 +396,11 @@ impl Links {
     /// Whether a rank that waits sleeps on [`Links::readiness`].
     pub(crate) fn has_sockets(&self) -> bool {
         self.has_sockets
+    }
+
+    /// Whether no link that moves nothing by itself is looked at by calls of the system.
+    pub(crate) fn is_looked_at_by_loads(&self) -> bool {
+        !self.is_connecting && !self.has_calls
     }
 
     /// Whether some link needs [`Links::progress`] to move anything.

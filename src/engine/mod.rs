@@ -346,7 +346,11 @@ impl Engine {
     /// What a look of the blocked task costs, since its last turn.
     pub(crate) fn look(&self) -> Look {
         // Links on their way are looked at by calls too.
-        if self.wanted.is_empty() && !self.links.is_connecting() { Look::Load } else { Look::Call }
+        match self.wanted.is_empty() && !self.links.is_connecting() {
+            true => Look::Load,
+            false if self.links.is_looked_at_by_loads() => Look::Queue,
+            false => Look::Call,
+        }
     }
 
     /// What this rank sleeps by while a task waits, if the rank that it waits for would ring.
@@ -434,7 +438,7 @@ impl Engine {
 
     /// Whether [`Links::readiness`] wakes the blocked task of the last turn.
     pub(crate) fn is_woken(&self) -> bool {
-        self.links.has_sockets() && (self.look() == Look::Call || self.woken_by == WokenBy::Doorbells)
+        self.links.has_sockets() && (self.look() != Look::Load || self.woken_by == WokenBy::Doorbells)
     }
 
     /// The same while the first queued operation is blocked.

@@ -316,6 +316,11 @@ pub trait Connection: Send {
         None
     }
 
+    /// Whether each [`Connection::progress`] is a call of the system; otherwise it is some loads.
+    fn looks_by_calls(&self) -> bool {
+        true
+    }
+
     /// Before a sleep that the descriptors of [`Connection::wake_at`] are to end: from now on they become readable with what comes.
     /// Whether nothing has come before that; else [`Connection::progress`] has something to say.
     fn arm(&mut self) -> bool {

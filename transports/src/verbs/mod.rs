@@ -392,6 +392,10 @@ impl Connection for VerbsConnection {
         self.line().deferred_credits()
     }
 
+    fn looks_by_calls(&self) -> bool {
+        false
+    }
+
     fn arm(&mut self) -> bool {
         self.line_mut().arm().unwrap_or(false)
     }
