@@ -6,7 +6,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
-use super::sys::{CompChannel, Context, Cq, Device, GidEntry, Mr, Pd, PortAttr, Qp, QpAttr, QpInitAttr};
+use super::sys::{AsyncEvent, CompChannel, Context, Cq, Device, GidEntry, Mr, Pd, PortAttr, Qp, QpAttr, QpInitAttr};
 
 /// The name of the library.
 const LIBRARY: &CStr = c"libibverbs.so.1";
@@ -63,6 +63,8 @@ functions! {
     create_qp = c"ibv_create_qp" (*mut Pd, *mut QpInitAttr) -> *mut Qp;
     modify_qp = c"ibv_modify_qp" (*mut Qp, *mut QpAttr, c_int) -> c_int;
     destroy_qp = c"ibv_destroy_qp" (*mut Qp) -> c_int;
+    get_async_event = c"ibv_get_async_event" (*mut Context, *mut AsyncEvent) -> c_int;
+    ack_async_event = c"ibv_ack_async_event" (*mut AsyncEvent);
     wc_status_str = c"ibv_wc_status_str" (c_int) -> *const c_char;
 }
 
