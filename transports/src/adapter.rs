@@ -66,7 +66,9 @@ pub enum AdapterTrouble {
         ports: String,
     },
     /// `NCCL_IB_HCA` names none of the ports.
-    #[error("NCCL_IB_HCA={asked} leaves no port of the RDMA devices here ({devices}); name one of these, as in {example}")]
+    #[error(
+        "NCCL_IB_HCA={asked} leaves no port of the RDMA devices here ({devices}); name one of these, as in {example}"
+    )]
     NoneAsked {
         /// The variable's text.
         asked: String,

@@ -8,8 +8,8 @@ use std::sync::Once;
 use std::time::Duration;
 
 use super::{
-    Exchanged, Options, PLANNER_VERSION, Pinning, PortRange, Preferences, SLOT_BYTES_MAX, SLOT_BYTES_MIN,
-    SLOTS, TIMEOUT_MAX, TransportChoice, WIRE_VERSION, ports,
+    Exchanged, Options, PLANNER_VERSION, Pinning, PortRange, Preferences, Rdma, SLOT_BYTES_MAX,
+    SLOT_BYTES_MIN, SLOTS, TIMEOUT_MAX, TransportChoice, WIRE_VERSION, ports,
 };
 use consort_algorithms::hardware::BusId;
 
@@ -39,6 +39,8 @@ pub struct Settings {
     pub transport: TransportChoice,
     /// The ports at which this process listens for other hosts; `None` where the system picks. Ranks may differ.
     pub ports: Option<PortRange>,
+    /// What is asked of RDMA, where that is the transport; ranks may differ.
+    pub rdma: Rdma,
     /// Pinning of the thread that joins; ranks may differ.
     pub pinning: Pinning,
     /// The most channels of a plan.
@@ -98,7 +100,9 @@ impl Settings {
             &[
                 ("CONSORT_TRANSPORT", &|text| {
                     let choice = TransportChoice::parse(text.trim());
-                    choice.map(Some).ok_or_else(|| bad("CONSORT_TRANSPORT", text, "one of auto, shm, tcp"))
+                    choice
+                        .map(Some)
+                        .ok_or_else(|| bad("CONSORT_TRANSPORT", text, "one of auto, shm, tcp, verbs"))
                 }),
                 ("NCCL_SHM_DISABLE", &|text| {
                     Ok((integer(text).unwrap_or(0) != 0).then_some(TransportChoice::Tcp))
@@ -108,6 +112,10 @@ impl Settings {
             TransportChoice::Auto,
             |choice| choice.name().to_owned(),
         )?;
+        let rdma = match transport {
+            TransportChoice::Verbs => Rdma::asked(environment)?,
+            _ => Rdma::default(),
+        };
         let ports = read.value(
             &[(ports::NAME, &|text| Ok(PortRange::read(text)?.map(Some)))],
             None,
@@ -176,6 +184,7 @@ impl Settings {
             records,
             transport,
             ports,
+            rdma,
             pinning,
             channels,
             thread_blocks,

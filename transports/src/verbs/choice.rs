@@ -108,7 +108,10 @@ mod tests {
         let elsewhere = to("sys/devices/pci0000:c0/0000:c0:01.0/0000:c1:00.0", Some(1));
         let unknown = to("sys/devices/pci0000:c0/0000:c0:01.0/0000:c1:00.0", None);
         assert_eq!(same, Distance::Switch { bridges: 4 });
-        assert_eq!((root, node, elsewhere, unknown), (Distance::Root, Distance::Node, Distance::Elsewhere, Distance::Unknown));
+        assert_eq!(
+            (root, node, elsewhere, unknown),
+            (Distance::Root, Distance::Node, Distance::Elsewhere, Distance::Unknown)
+        );
         let mut all = [unknown, elsewhere, node, root, farther, same];
         all.sort();
         assert_eq!(all, [same, farther, root, node, unknown, elsewhere]);
@@ -121,7 +124,11 @@ mod tests {
 
     #[test]
     fn the_nearest_then_the_fastest_then_in_turn_and_adapters_before_their_second_ports() {
-        let port = |distance, speed_mbit_s, adapter: &str| Standing { distance, speed_mbit_s, adapter: adapter.into() };
+        let port = |distance, speed_mbit_s, adapter: &str| Standing {
+            distance,
+            speed_mbit_s,
+            adapter: adapter.into(),
+        };
         let ports = [
             port(Distance::Elsewhere, 400_000, "a"),
             port(Distance::Node, 100_000, "b"),

@@ -121,7 +121,12 @@ impl Opened {
                 let qp = event.element as *const Qp;
                 // SAFETY: a queue pair stays until the events of it that were taken have been given back.
                 let number = unsafe { (*qp).qp_num };
-                tracing::warn!(device, queue_pair = number, event = said, "a queue pair of an RDMA device has failed");
+                tracing::warn!(
+                    device,
+                    queue_pair = number,
+                    event = said,
+                    "a queue pair of an RDMA device has failed"
+                );
                 trouble.objects.push((qp as usize, said));
             }
             sys::EVENT_CQ_ERR => {
@@ -191,7 +196,9 @@ impl Watch {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(failed("epoll_create1"))?;
         for device in &devices {
             let readable = EpollEvent::new(EpollFlags::EPOLLIN, 0);
-            epoll.add(device.events_descriptor(), readable).map_err(failed("epoll_ctl of a device's events"))?;
+            epoll
+                .add(device.events_descriptor(), readable)
+                .map_err(failed("epoll_ctl of a device's events"))?;
         }
         Ok(Watch { devices, epoll })
     }

@@ -86,7 +86,13 @@ pub(super) fn entries(
             continue;
         }
         if !is_ethernet {
-            found.push(Entry { index, gid: of.gid, version: None, interface: None, reachable: Reachable::Yes });
+            found.push(Entry {
+                index,
+                gid: of.gid,
+                version: None,
+                interface: None,
+                reachable: Reachable::Yes,
+            });
             continue;
         }
         let version = match functions.query_gid_ex {
@@ -175,8 +181,7 @@ pub(super) fn choose<'e>(
 
 /// The prefix of a subnet as the tools of InfiniBand write it.
 fn prefix(subnet: [u8; 8]) -> String {
-    let words: Vec<String> =
-        subnet.chunks(2).map(|word| format!("{:02x}{:02x}", word[0], word[1])).collect();
+    let words: Vec<String> = subnet.chunks(2).map(|word| format!("{:02x}{:02x}", word[0], word[1])).collect();
     words.join(":")
 }
 
@@ -281,7 +286,10 @@ mod tests {
         assert_eq!(asked(&|of| of.range = range("::", 0)), Some(5), "none of IPv4");
         let why = choose(&all, true, &Addresses { index: Some(9), ..Addresses::default() });
         let why = why.expect_err("no entry");
-        assert!(why.starts_with("NCCL_IB_GID_INDEX=9 names no entry; 0: fe80::200:ff:fe00:1, RoCE version 1;"), "{why}");
+        assert!(
+            why.starts_with("NCCL_IB_GID_INDEX=9 names no entry; 0: fe80::200:ff:fe00:1, RoCE version 1;"),
+            "{why}"
+        );
     }
 
     #[test]
@@ -291,8 +299,14 @@ mod tests {
             entry.reachable = Reachable::No("its interface eth5 is not in this network namespace".into());
         }
         let why = choose(&all, true, &Addresses::default()).expect_err("none is here");
-        assert!(why.contains("3: 10.0.0.1, RoCE version 2, its interface eth5 is not in this network namespace"), "{why}");
-        assert!(why.contains("2: 10.0.0.1, RoCE version 1, its interface") && why.contains("another version"), "{why}");
+        assert!(
+            why.contains("3: 10.0.0.1, RoCE version 2, its interface eth5 is not in this network namespace"),
+            "{why}"
+        );
+        assert!(
+            why.contains("2: 10.0.0.1, RoCE version 1, its interface") && why.contains("another version"),
+            "{why}"
+        );
         all[5].reachable = Reachable::Yes;
         assert_eq!(chosen(&all, &Addresses::default()), Some(5));
         // One that is asked for is taken.

@@ -6,7 +6,9 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
-use super::sys::{AsyncEvent, CompChannel, Context, Cq, Device, GidEntry, Mr, Pd, PortAttr, Qp, QpAttr, QpInitAttr};
+use super::sys::{
+    AsyncEvent, CompChannel, Context, Cq, Device, GidEntry, Mr, Pd, PortAttr, Qp, QpAttr, QpInitAttr,
+};
 
 /// The name of the library.
 const LIBRARY: &CStr = c"libibverbs.so.1";

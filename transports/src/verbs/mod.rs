@@ -118,6 +118,11 @@ impl Verbs {
         self.shared.port.stamp.is_forked_child()
     }
 
+    /// What hears what the devices of its ports say: ports that go down and come back, queue pairs and devices that fail.
+    pub fn events(&self) -> Arc<dyn Service> {
+        self.watch.clone()
+    }
+
     /// The ports that a rank in this place may use, the best first, for people: device, port and address.
     pub fn ports(&self) -> Vec<String> {
         self.ports.iter().map(|port| format!("{} ({})", port.name(), port.reach.gid)).collect()
@@ -170,7 +175,7 @@ impl Transport for Verbs {
     }
 
     fn service(&self) -> Option<Arc<dyn Service>> {
-        Some(self.watch.clone())
+        Some(self.events())
     }
 }
 

@@ -16,7 +16,8 @@ use super::library::Functions;
 use super::options::RdmaOptions;
 use super::port::{Opened, Port, Reach};
 use super::sys::{
-    Device, LINK_LAYER_ETHERNET, LINK_LAYER_INFINIBAND, PORT_ACTIVE, PORT_GRH_REQUIRED, PortAttr, TRANSPORT_IB,
+    Device, LINK_LAYER_ETHERNET, LINK_LAYER_INFINIBAND, PORT_ACTIVE, PORT_GRH_REQUIRED, PortAttr,
+    TRANSPORT_IB,
 };
 use super::sysfs::{Placement, Sysfs};
 use crate::{AdapterTrouble, PortName, TransportError};
@@ -140,7 +141,11 @@ impl Search<'_> {
             return Err(self.why_none(findings));
         }
         let mut ports: Vec<Option<Port>> = findings.candidates.into_iter().map(|of| Some(of.port)).collect();
-        Ok(order(&standings, self.near.turn).into_iter().filter_map(|at| ports[at].take()).map(Arc::new).collect())
+        Ok(order(&standings, self.near.turn)
+            .into_iter()
+            .filter_map(|at| ports[at].take())
+            .map(Arc::new)
+            .collect())
     }
 
     fn look_at(&self, device: *mut Device, gpu: Option<&Placement>, findings: &mut Findings) {
@@ -272,7 +277,11 @@ impl Search<'_> {
         if let Some(entry) = chosen
             && matches!(entry.reachable, super::sysfs::Reachable::No(_))
         {
-            tracing::warn!(device, port = number, "the address that NCCL_IB_GID_INDEX names may not work: {entry}");
+            tracing::warn!(
+                device,
+                port = number,
+                "the address that NCCL_IB_GID_INDEX names may not work: {entry}"
+            );
         }
         let reach = Reach {
             lid: attr.lid,
@@ -308,7 +317,8 @@ impl Search<'_> {
             let asked = self.options.ports_asked.clone();
             return adapter(AdapterTrouble::NoneAsked { asked, devices: devices.join(", "), example });
         }
-        let ports = if idle.is_empty() { format!("{} has none", devices.join(", ")) } else { idle.join(", ") };
+        let ports =
+            if idle.is_empty() { format!("{} has none", devices.join(", ")) } else { idle.join(", ") };
         adapter(AdapterTrouble::NoActivePort { ports })
     }
 }

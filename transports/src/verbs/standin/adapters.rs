@@ -106,6 +106,13 @@ pub(crate) fn raise(context: *mut Context, event_type: u32, element: u64) {
     unsafe { libc::write((*context).async_fd, (&raw const one).cast(), 8) };
 }
 
+/// An open device is gone: its descriptor is readable, and gives an error.
+pub(crate) fn deafen(context: *mut Context) {
+    let one = 1u64;
+    // SAFETY: eight bytes that live during the call, and the context's descriptor.
+    unsafe { libc::write((*context).async_fd, (&raw const one).cast(), 8) };
+}
+
 /// Events of an open device that were taken and not given back.
 pub(crate) fn unacknowledged(context: *mut Context) -> usize {
     opened(context, |open| open.unacknowledged)
@@ -194,7 +201,12 @@ fn entry(context: *mut Context, port: u32, index: u32) -> Option<(Gid, u32)> {
     })
 }
 
-pub(super) unsafe extern "C" fn query_gid(context: *mut Context, port: u8, index: c_int, gid: *mut Gid) -> c_int {
+pub(super) unsafe extern "C" fn query_gid(
+    context: *mut Context,
+    port: u8,
+    index: c_int,
+    gid: *mut Gid,
+) -> c_int {
     let Some((known, _)) = entry(context, port.into(), index as u32) else { return -1 };
     // SAFETY: the caller's room for an address.
     unsafe { *gid = known };
@@ -226,11 +238,11 @@ pub(super) unsafe extern "C" fn get_async_event(context: *mut Context, event: *m
     if got != 8 {
         return -1;
     }
-    let next = opened(context, |open| {
-        open.unacknowledged += 1;
-        open.events.pop_front()
-    });
-    let Some(next) = next else { return -1 };
+    let Some(next) = opened(context, |open| open.events.pop_front()) else {
+        fails(libc::EIO);
+        return -1;
+    };
+    opened(context, |open| open.unacknowledged += 1);
     // The event does not name its context, and is given back by itself.
     with(&TAKEN, |taken| taken.insert(event as usize, context as usize));
     // SAFETY: the caller's room for an event.

@@ -13,7 +13,7 @@ use consort_testing::Random;
 
 use super::library::Functions;
 use super::sys::*;
-pub(super) use adapters::{Adapter, AdapterPort, raise, refuse_memory, set, unacknowledged};
+pub(super) use adapters::{Adapter, AdapterPort, deafen, raise, refuse_memory, set, unacknowledged};
 
 mod adapters;
 
@@ -64,6 +64,9 @@ impl QueuePair {
         }
         if what & QP_AV != 0 {
             kept.ah_attr = attr.ah_attr;
+        }
+        if what & QP_DEST_QPN != 0 {
+            kept.dest_qp_num = attr.dest_qp_num;
         }
         if what & QP_PATH_MTU != 0 {
             kept.path_mtu = attr.path_mtu;
@@ -496,6 +499,11 @@ unsafe extern "C" fn post_recv(qp: *mut Qp, request: *mut RecvWr, _: *mut *mut R
 /// The queue pair of this number is there no longer, as after the end of its process.
 pub(super) fn vanish(number: u32) {
     with(|world| world.queues.get_mut(&number).expect("a queue pair").peer = 0);
+}
+
+/// The address of a queue pair, as events have it.
+pub(super) fn object(number: u32) -> u64 {
+    with(|world| world.queues[&number].object as u64)
 }
 
 /// How a queue pair was last connected: the way to its peer, and what of the connection was chosen.
