@@ -63,7 +63,7 @@ impl Distance {
 }
 
 /// What the order of a port depends on.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Standing {
     pub(super) distance: Distance,
     pub(super) speed_mbit_s: u64,
@@ -72,7 +72,7 @@ pub(super) struct Standing {
 }
 
 /// The ports by their numbers, the best first.
-pub(super) fn order(ports: &[Standing], turn: usize) -> Vec<usize> {
+pub(super) fn order(ports: &[&Standing], turn: usize) -> Vec<usize> {
     let key = |at: usize| (ports[at].distance, std::cmp::Reverse(ports[at].speed_mbit_s));
     // Ports of one adapter come after the first ones of others.
     let of_adapter = |at: usize| {
@@ -137,6 +137,7 @@ mod tests {
             port(Distance::Node, 200_000, "d"),
             port(Distance::Node, 200_000, "d"),
         ];
+        let ports: Vec<&Standing> = ports.iter().collect();
         assert_eq!(order(&ports, 0), [2, 4, 3, 5, 1, 0]);
         assert_eq!(order(&ports, 1), [4, 3, 5, 2, 1, 0]);
         assert_eq!(order(&ports, 5), order(&ports, 1));

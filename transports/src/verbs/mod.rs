@@ -106,9 +106,7 @@ impl Verbs {
     /// # Errors
     /// Why there is none ([`AdapterTrouble`]), or the system's.
     pub fn near(options: &RdmaOptions, near: &Near) -> Result<Self, TransportError> {
-        let functions = library::functions().map_err(|why| {
-            TransportError::adapter(NAME, AdapterTrouble::NoLibrary { why: why.to_owned() })
-        })?;
+        let functions = library::functions().map_err(|trouble| TransportError::adapter(NAME, trouble))?;
         let sysfs = &Sysfs::system();
         Self::over(Search { functions, sysfs, options, near }.ports()?)
     }

@@ -11,6 +11,7 @@ use consort_memory::{ForkStamp, Mapping, Span, SpanMut};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 
 use super::NAME;
+use super::choice::Standing;
 use super::events::Events;
 use super::library::Functions;
 use super::options::Travel;
@@ -34,6 +35,8 @@ pub(super) struct Port {
     pub(super) reach: Reach,
     /// How its packets travel.
     pub(super) travel: Travel,
+    /// How near it is to its rank, how fast, and of which adapter.
+    pub(super) standing: Standing,
 }
 
 /// How others reach a port.
@@ -76,8 +79,14 @@ impl Deref for Port {
 }
 
 impl Port {
-    pub(super) fn new(opened: Arc<Opened>, number: u8, reach: Reach, travel: Travel) -> Self {
-        Port { opened, number, reach, travel }
+    pub(super) fn new(
+        opened: Arc<Opened>,
+        number: u8,
+        reach: Reach,
+        travel: Travel,
+        standing: Standing,
+    ) -> Self {
+        Port { opened, number, reach, travel, standing }
     }
 
     /// Its device.
@@ -173,30 +182,24 @@ impl Domain {
         if !mr.is_null() {
             return Ok(Region { mr, domain: Arc::clone(self), mapping });
         }
-        Err(self.port.unregistered(mapping.bytes(), io::Error::last_os_error()))
+        let source = io::Error::last_os_error();
+        let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(RLIM_INFINITY, |(soft, _)| soft);
+        Err(unregistered(&self.port.device, mapping.bytes(), limit, source))
     }
 }
 
-impl Opened {
-    /// Why so many bytes could not be registered.
-    fn unregistered(&self, needed_bytes: usize, source: io::Error) -> TransportError {
-        let is_memory = matches!(source.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN));
-        let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(RLIM_INFINITY, |(soft, _)| soft);
-        match (is_memory, limit) {
-            (false, _) => TransportError::system(NAME, "ibv_reg_mr", source),
-            (true, RLIM_INFINITY) => {
-                let what = "memory that the adapter can use";
-                TransportError::OutOfMemory { transport: NAME, needed_bytes, what, source }
-            }
-            (true, limit_bytes) => {
-                let device = self.device.clone();
-                TransportError::adapter(
-                    NAME,
-                    AdapterTrouble::LockedMemory { device, needed_bytes, limit_bytes },
-                )
-            }
-        }
+/// Why a device could not register so many bytes, of a process that may lock so many.
+fn unregistered(device: &str, needed_bytes: usize, limit_bytes: u64, source: io::Error) -> TransportError {
+    let is_memory = matches!(source.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN));
+    if !is_memory {
+        return TransportError::system(NAME, "ibv_reg_mr", source);
     }
+    if limit_bytes == RLIM_INFINITY {
+        let what = "memory that the adapter can use";
+        return TransportError::OutOfMemory { transport: NAME, needed_bytes, what, source };
+    }
+    let device = device.to_owned();
+    TransportError::adapter(NAME, AdapterTrouble::LockedMemory { device, needed_bytes, limit_bytes })
 }
 
 /// Registered memory.
@@ -253,5 +256,25 @@ impl Drop for Region {
         if code != 0 {
             tracing::warn!(device = port.device, code, "memory of an RDMA device could not be given back");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_cannot_be_registered_is_said_with_the_limit_where_that_may_be_why() {
+        let why = |error, limit| unregistered("mlx5_0", 6144, limit, io::Error::from_raw_os_error(error));
+        for error in [libc::ENOMEM, libc::EAGAIN] {
+            let text = why(error, 8 << 20).to_string();
+            for part in
+                ["mlx5_0", "6144 bytes", "8388608", "ulimit -l unlimited", "memlock=-1", "LimitMEMLOCK"]
+            {
+                assert!(text.contains(part), "{part}: {text}");
+            }
+            assert!(matches!(why(error, RLIM_INFINITY), TransportError::OutOfMemory { .. }));
+        }
+        assert!(matches!(why(libc::EINVAL, 8 << 20), TransportError::System { call: "ibv_reg_mr", .. }));
     }
 }

@@ -25,16 +25,10 @@ use crate::{AdapterTrouble, PortName, TransportError};
 /// Ports of one device that are looked at.
 const PORTS_MAX: u8 = 4;
 
-/// A port that can be used, and what its order depends on.
-struct Candidate {
-    port: Port,
-    standing: Standing,
-}
-
 /// What was found while looking.
 #[derive(Default)]
 struct Findings {
-    candidates: Vec<Candidate>,
+    ports: Vec<Port>,
     /// Names of the devices that the library lists.
     devices: Vec<String>,
     /// Ports that are not active, each with its state.
@@ -136,16 +130,13 @@ impl Search<'_> {
         for device in devices.each() {
             self.look_at(device, gpu.as_ref(), &mut findings);
         }
-        let standings: Vec<Standing> = findings.candidates.iter().map(|of| of.standing.clone()).collect();
-        if standings.is_empty() {
+        if findings.ports.is_empty() {
             return Err(self.why_none(findings));
         }
-        let mut ports: Vec<Option<Port>> = findings.candidates.into_iter().map(|of| Some(of.port)).collect();
-        Ok(order(&standings, self.near.turn)
-            .into_iter()
-            .filter_map(|at| ports[at].take())
-            .map(Arc::new)
-            .collect())
+        let standings: Vec<&Standing> = findings.ports.iter().map(|port| &port.standing).collect();
+        let order = order(&standings, self.near.turn);
+        let mut ports: Vec<Option<Port>> = findings.ports.into_iter().map(Some).collect();
+        Ok(order.into_iter().filter_map(|at| ports[at].take()).map(Arc::new).collect())
     }
 
     fn look_at(&self, device: *mut Device, gpu: Option<&Placement>, findings: &mut Findings) {
@@ -174,17 +165,10 @@ impl Search<'_> {
         };
         let place = self.sysfs.place(&name);
         for number in wanted {
-            match self.port(&opened, number) {
-                Ok(Some((port, attr))) => {
-                    let speed = speed_mbit_s(attr.active_speed, attr.active_width);
-                    let said = self.sysfs.speed_mbit_s(&name, number).unwrap_or(0);
-                    let standing = Standing {
-                        distance: Distance::between(gpu, self.near.node, &place),
-                        speed_mbit_s: speed.max(said),
-                        adapter: place.adapter().unwrap_or(&name).to_owned(),
-                    };
-                    self.say(&port, &place, &standing);
-                    findings.candidates.push(Candidate { port, standing });
+            match self.port(&opened, number, &place, gpu) {
+                Ok(Some(port)) => {
+                    self.say(&port, place.node);
+                    findings.ports.push(port);
                 }
                 Ok(None) => {
                     let known = self.attributes(&opened, number);
@@ -199,7 +183,7 @@ impl Search<'_> {
     }
 
     /// Says what is known of a port.
-    fn say(&self, port: &Port, place: &Placement, standing: &Standing) {
+    fn say(&self, port: &Port, node: Option<u32>) {
         let Reach { lid, gid, gid_index, mtu, is_ethernet, .. } = port.reach;
         let interface =
             if is_ethernet { self.sysfs.interface(&port.device, port.number, gid_index) } else { None };
@@ -214,10 +198,10 @@ impl Search<'_> {
             interface,
             is_bond,
             mtu_bytes = 128u32.checked_shl(mtu.into()),
-            speed_mbit_s = standing.speed_mbit_s,
-            adapter = standing.adapter,
-            node = place.node,
-            distance = ?standing.distance,
+            speed_mbit_s = port.standing.speed_mbit_s,
+            adapter = port.standing.adapter,
+            node,
+            distance = ?port.standing.distance,
             "a port of RDMA"
         );
     }
@@ -260,7 +244,13 @@ impl Search<'_> {
     }
 
     /// A port, where there is such a one and it is active.
-    fn port(&self, opened: &Arc<Opened>, number: u8) -> Result<Option<(Port, PortAttr)>, TransportError> {
+    fn port(
+        &self,
+        opened: &Arc<Opened>,
+        number: u8,
+        place: &Placement,
+        gpu: Option<&Placement>,
+    ) -> Result<Option<Port>, TransportError> {
         let Some(attr) = self.attributes(opened, number) else { return Ok(None) };
         let is_known = [0, LINK_LAYER_INFINIBAND, LINK_LAYER_ETHERNET].contains(&attr.link_layer);
         if attr.state != PORT_ACTIVE || !is_known {
@@ -291,7 +281,13 @@ impl Search<'_> {
             is_ethernet,
             is_routed: attr.flags & PORT_GRH_REQUIRED != 0,
         };
-        Ok(Some((Port::new(Arc::clone(opened), number, reach, self.options.travel), attr)))
+        let said = self.sysfs.speed_mbit_s(device, number).unwrap_or(0);
+        let standing = Standing {
+            distance: Distance::between(gpu, self.near.node, place),
+            speed_mbit_s: speed_mbit_s(attr.active_speed, attr.active_width).max(said),
+            adapter: place.adapter().unwrap_or(device).to_owned(),
+        };
+        Ok(Some(Port::new(Arc::clone(opened), number, reach, self.options.travel, standing)))
     }
 
     /// Why no port can be used.

@@ -24,6 +24,39 @@ fn is_readable(service: &dyn Service) -> bool {
     unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
 }
 
+/// The texts of the warnings of what runs within.
+fn warnings(run: impl FnOnce()) -> Vec<String> {
+    #[derive(Clone, Default)]
+    struct Texts(Arc<Mutex<Vec<String>>>);
+
+    impl tracing::field::Visit for Texts {
+        fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+            lock(&self.0).last_mut().expect("an event").push_str(&format!("{field}={value:?} "));
+        }
+    }
+
+    impl tracing::Subscriber for Texts {
+        fn enabled(&self, of: &tracing::Metadata<'_>) -> bool {
+            *of.level() == tracing::Level::WARN
+        }
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+        fn event(&self, event: &tracing::Event<'_>) {
+            lock(&self.0).push(String::new());
+            event.record(&mut self.clone());
+        }
+        fn enter(&self, _: &tracing::span::Id) {}
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+
+    let texts = Texts::default();
+    tracing::subscriber::with_default(texts.clone(), run);
+    std::mem::take(&mut *lock(&texts.0))
+}
+
 fn event_of(error: TransportError) -> (String, &'static str) {
     let text = error.to_string();
     let TransportError::Adapter { trouble, .. } = error else { panic!("{text}") };
@@ -44,7 +77,13 @@ fn a_port_that_goes_down_and_comes_back_is_heard_and_breaks_nothing() {
         raise(verbs.shared.port.context, event, 1);
     }
     assert!(is_readable(&*service));
-    service.serve();
+    let warned = warnings(|| service.serve());
+    let heard = ["PORT_ERR", "PORT_ACTIVE", "GID_CHANGE", "LID_CHANGE"];
+    assert_eq!(warned.len(), heard.len(), "what is usual is no warning: {warned:?}");
+    for (text, event) in warned.iter().zip(heard) {
+        let parts = [event, "port=1", "mlx5_0"];
+        assert!(parts.iter().all(|part| text.contains(part)), "{event}: {text}");
+    }
     assert!(!is_readable(&*service), "all of it was taken");
     assert_eq!(unacknowledged(verbs.shared.port.context), 0);
     arrives(&mut *one, &mut *other, 1);
@@ -57,7 +96,8 @@ fn a_queue_pair_that_fails_is_the_error_of_its_connection_alone() {
         [true, false].map(|calls| verbs.endpoint(Layout::new(64).calling(calls)).expect("an endpoint"));
     let [mut third, mut fourth] = meet(endpoints, Duration::ZERO);
     raise(verbs.shared.port.context, sys::EVENT_QP_FATAL, standin::object(number));
-    verbs.service().expect("a service").serve();
+    let warned = warnings(|| verbs.service().expect("a service").serve());
+    assert!(warned.len() == 1 && warned[0].contains(&format!("queue_pair={number}")), "{warned:?}");
     let (text, event) = event_of(one.progress().expect_err("its queue pair has failed"));
     assert_eq!(event, "IBV_EVENT_QP_FATAL");
     assert!(text.contains(&format!("queue pair {number}")) && text.contains("mlx5_0"), "{text}");
@@ -103,9 +143,10 @@ fn the_event_is_the_reason_of_a_completion_that_fails() {
 fn events_that_can_be_read_no_longer_wake_the_control_thread_no_more() {
     let (verbs, _, _) = connected();
     let service = verbs.service().expect("a service");
+    assert!(warnings(|| service.serve()).is_empty());
     // What is readable and gives no event: the stand-in says that the device is gone.
     standin::deafen(verbs.shared.port.context);
     assert!(is_readable(&*service));
-    service.serve();
+    assert_eq!(warnings(|| (0..3).for_each(|_| service.serve())).len(), 1, "it is said once");
     assert!(!is_readable(&*service));
 }
