@@ -116,10 +116,10 @@ fn a_queue_pair_that_fails_is_the_error_of_its_connection_alone() {
 
 #[test]
 fn a_device_that_fails_is_the_error_of_all_its_connections() {
-    let (verbs, ends, _) = connected();
+    let (verbs, mut ends, _) = connected();
     raise(verbs.shared.port.context, sys::EVENT_DEVICE_FATAL, 0);
     verbs.service().expect("a service").serve();
-    for mut end in ends {
+    for end in &mut ends {
         let (text, event) = event_of(end.progress().expect_err("the device has failed"));
         assert_eq!(event, "IBV_EVENT_DEVICE_FATAL");
         assert!(text.contains("the adapter mlx5_0 has failed"), "{text}");
