@@ -1,4 +1,4 @@
-//! What is asked of RDMA: NCCL's variables for InfiniBand and RoCE, of which those are read that act here.
+//! What is asked of RDMA: those of NCCL's variables for InfiniBand and RoCE that act here.
 //!
 //! Invariant: what is read is within the limits of the interface of verbs; as in NCCL, a number that is none counts as unset, and so
 //! does a negative one where that means "by itself". Absent: which ports there are, and what is done with them.

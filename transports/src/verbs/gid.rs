@@ -106,7 +106,7 @@ pub(super) fn entries(
     found
 }
 
-/// Whether two addresses agree in so many of their first bits.
+/// Whether an address has the first bits of another, as the range says how many.
 fn is_within(ip: IpAddr, range: (IpAddr, u8)) -> bool {
     let differing = match (ip, range.0) {
         (IpAddr::V4(one), IpAddr::V4(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),

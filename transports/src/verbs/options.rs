@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Which ports of which devices may be used: names of devices, with the numbers of ports.
+/// The ports that may be used, by the names of their devices and their numbers.
 pub type PortFilter = Arc<dyn Fn(&str, u8) -> bool + Send + Sync>;
 
 /// What is asked of RDMA.

@@ -35,7 +35,7 @@ pub(super) struct Port {
     pub(super) reach: Reach,
     /// How its packets travel.
     pub(super) travel: Travel,
-    /// How near it is to its rank, how fast, and of which adapter.
+    /// How near it is to its rank, how fast it is, and its adapter.
     pub(super) standing: Standing,
 }
 
@@ -188,7 +188,7 @@ impl Domain {
     }
 }
 
-/// Why a device could not register so many bytes, of a process that may lock so many.
+/// Why a device could not register `needed_bytes`, in a process that may lock `limit_bytes`.
 fn unregistered(device: &str, needed_bytes: usize, limit_bytes: u64, source: io::Error) -> TransportError {
     let is_memory = matches!(source.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN));
     if !is_memory {
