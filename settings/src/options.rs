@@ -6,6 +6,7 @@
 mod named;
 mod ports;
 mod preferences;
+mod rdma;
 mod restriction;
 mod schedules;
 mod settings;
@@ -27,6 +28,7 @@ pub use named::{
 pub use ports::PortRange;
 pub use preferences::Determinism;
 pub use preferences::{Preferences, Wishes, digest};
+pub use rdma::{Adapters, Rdma};
 pub use restriction::Source;
 pub use settings::{RECORDS, Settings};
 pub use tuning::{Tuning, TuningError, TuningLine};
@@ -179,7 +181,7 @@ impl Options {
         self
     }
 
-    /// How ranks may be linked (`CONSORT_TRANSPORT`: `auto`, `shm` or `tcp`). Must be equal on all ranks.
+    /// How ranks may be linked (`CONSORT_TRANSPORT`: `auto`, `shm`, `tcp` or `verbs`). Must be equal on all ranks.
     pub fn transport(mut self, choice: TransportChoice) -> Self {
         self.transport = Some(choice);
         self

@@ -1,4 +1,5 @@
-//! Which transport leads to which rank of a real process: memory inside a process and a host, sockets between hosts.
+//! Which transport leads to which rank of a real process: memory inside a process and a host, sockets between hosts; or RDMA, by the
+//! adapter that is nearest to this rank.
 //!
 //! Invariant: what the control link proved about the distance decides, as [`Routes`] demands. Listeners are the process's
 //! and go with the last communicator that uses them. Absent: what travels.
@@ -7,16 +8,19 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use consort_transports::{MemoryLender, Tcp, Transport, TransportError, Verbs};
+use consort_algorithms::hardware::BusId;
+use consort_transports::{
+    Addresses, MemoryLender, Near, RdmaOptions, Tcp, Transport, TransportError, Travel, Verbs,
+};
 
 use crate::Rank;
 use crate::engine::links::link_error;
 use crate::engine::routes::Routes;
-use consort_control::bootstrap::further_interfaces;
+use consort_control::bootstrap::{Member as Introduced, further_interfaces};
 use consort_control::membership::group::Group;
 use consort_control::membership::member::Distance;
-use consort_control::membership::process::{Listening, Shared};
-use consort_settings::options::{PortRange, Settings, TransportChoice};
+use consort_control::membership::process::{Attendance, Listening, Shared};
+use consort_settings::options::{PortRange, Rdma, Settings, TransportChoice};
 use consort_types::error::{Error, Result};
 
 /// The transports of a real process.
@@ -24,38 +28,100 @@ pub(crate) struct ProcessRoutes {
     choice: TransportChoice,
     /// At which its listeners take a port.
     ports: Option<PortRange>,
+    /// What is asked of RDMA, and the rank's GPU.
+    rdma: Rdma,
+    gpu: Option<BusId>,
     shared: Arc<Shared>,
     /// By local address; with what keeps its listeners.
     tcp: HashMap<IpAddr, (Vec<Arc<Listening>>, Arc<Tcp>)>,
-    /// The process's, once it is needed.
-    verbs: Option<Arc<Verbs>>,
+    /// The rank's, once it is needed.
+    verbs: Option<Arc<Adapters>>,
 }
 
-/// RDMA of this process, for as long as a communicator uses it.
-static VERBS: Mutex<Weak<Verbs>> = Mutex::new(Weak::new());
+/// RDMA for ranks in one place that ask for the same.
+struct Adapters {
+    verbs: Arc<Verbs>,
+    /// What their devices say is heard by the control thread.
+    _attended: Attendance,
+}
+
+/// RDMA of this process by what is asked for and by where the rank is, for as long as a communicator uses it.
+static VERBS: Mutex<Vec<(Rdma, Near, Weak<Adapters>)>> = Mutex::new(Vec::new());
+
+/// What the transport is asked for.
+fn options(rdma: &Rdma) -> RdmaOptions {
+    let default = RdmaOptions::default();
+    let ports = rdma.ports.clone();
+    RdmaOptions {
+        ports_asked: ports.text().to_owned(),
+        ports: Arc::new(move |device, port| ports.has(device, port)),
+        addresses: Addresses {
+            index: rdma.gid_index,
+            is_ipv6: rdma.is_ipv6,
+            range: rdma.range,
+            version: rdma.roce_version.unwrap_or(default.addresses.version),
+        },
+        travel: Travel {
+            service_level: rdma.service_level.unwrap_or(default.travel.service_level),
+            traffic_class: rdma.traffic_class.unwrap_or(default.travel.traffic_class),
+            partition: rdma.partition.unwrap_or(default.travel.partition),
+            timeout: rdma.timeout.unwrap_or(default.travel.timeout),
+            retries: rdma.retries.unwrap_or(default.travel.retries),
+        },
+        queue_pairs: rdma.queue_pairs.unwrap_or(default.queue_pairs),
+    }
+}
 
 impl ProcessRoutes {
     pub(crate) fn new(shared: Arc<Shared>, settings: &Settings) -> Self {
-        let Settings { transport: choice, ports, .. } = *settings;
-        ProcessRoutes { choice, ports, shared, tcp: HashMap::new(), verbs: None }
+        let Settings { transport: choice, ports, device: gpu, .. } = *settings;
+        let rdma = settings.rdma.clone();
+        ProcessRoutes { choice, ports, rdma, gpu, shared, tcp: HashMap::new(), verbs: None }
     }
 
-    fn verbs(&mut self) -> std::result::Result<Arc<Verbs>, TransportError> {
-        if let Some(verbs) = &self.verbs {
-            return Ok(verbs.clone());
+    /// Where this rank is, for the choice of an adapter. Ranks of one host and memory node take turns.
+    fn near(&self, group: &Group) -> Near {
+        let member = &group.member;
+        let own = &member.table[member.rank as usize];
+        let is_beside =
+            |other: &&Introduced| other.host_key == own.host_key && other.place.node == own.place.node;
+        let turn = member.table[..member.rank as usize].iter().filter(is_beside).count();
+        Near { device: self.gpu.map(|gpu| gpu.to_string()), node: own.place.node, turn }
+    }
+
+    fn verbs(&mut self, group: &Group) -> std::result::Result<Arc<Verbs>, TransportError> {
+        if let Some(adapters) = &self.verbs {
+            return Ok(adapters.verbs.clone());
         }
+        let near = self.near(group);
         let mut of_process = VERBS.lock().unwrap_or_else(PoisonError::into_inner);
-        // A forked child's copy is its parent's.
-        let verbs = match of_process.upgrade() {
-            Some(verbs) if !verbs.is_forked_child() => verbs,
-            known => {
+        let mut adapters = None;
+        of_process.retain(|(rdma, place, known)| {
+            let Some(known) = known.upgrade() else { return false };
+            // A forked child's copy is its parent's.
+            if known.verbs.is_forked_child() {
                 std::mem::forget(known);
-                Arc::new(Verbs::new()?)
+                return false;
+            }
+            if (rdma, place) == (&self.rdma, &near) {
+                adapters = Some(known);
+            }
+            true
+        });
+        let adapters = match adapters {
+            Some(adapters) => adapters,
+            None => {
+                let verbs = Arc::new(Verbs::near(&options(&self.rdma), &near)?);
+                let refused =
+                    |source| TransportError::System { transport: "verbs", call: "epoll_ctl", source };
+                let _attended = self.shared.attended(verbs.events()).map_err(refused)?;
+                let adapters = Arc::new(Adapters { verbs, _attended });
+                of_process.push((self.rdma.clone(), near, Arc::downgrade(&adapters)));
+                adapters
             }
         };
-        *of_process = Arc::downgrade(&verbs);
-        self.verbs = Some(verbs.clone());
-        Ok(verbs)
+        self.verbs = Some(adapters.clone());
+        Ok(adapters.verbs.clone())
     }
 }
 
@@ -73,7 +139,7 @@ impl Routes for ProcessRoutes {
         };
         let failed = |error| link_error(group.rank, rank, error);
         if self.choice == TransportChoice::Verbs {
-            return Ok(self.verbs().map_err(failed)?);
+            return Ok(self.verbs(group).map_err(failed)?);
         }
         let ip = match (group.member.distance(group.members[rank as usize]), self.choice) {
             (Distance::Process, TransportChoice::Auto | TransportChoice::SharedMemory) => {

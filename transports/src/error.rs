@@ -10,6 +10,8 @@ use std::time::Duration;
 use consort_cuda::CudaError;
 use consort_memory::MemoryError;
 
+use crate::adapter::AdapterTrouble;
+
 /// Why a transport could not do what it was asked to.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -102,6 +104,14 @@ pub enum TransportError {
         transport: &'static str,
         /// What it says of that.
         failed: Box<FailedCompletion>,
+    },
+    /// RDMA cannot be used here, or not with this peer.
+    #[error("{transport}: {trouble}")]
+    Adapter {
+        /// [`crate::Transport::name`].
+        transport: &'static str,
+        /// What is wrong, and what to do.
+        trouble: Box<AdapterTrouble>,
     },
     /// The peer closed its side, or its process ended.
     #[error("{transport}: the peer closed the connection; look for the first error on its side")]
@@ -256,6 +266,7 @@ impl TransportError {
             | Self::SelfTest { transport, .. }
             | Self::Cut { transport, .. }
             | Self::Completion { transport, .. }
+            | Self::Adapter { transport, .. }
             | Self::SelfTestHangs { transport, .. } => transport,
         }
     }
@@ -275,6 +286,10 @@ impl TransportError {
 
     pub(crate) fn system(transport: &'static str, call: &'static str, source: impl Into<io::Error>) -> Self {
         Self::System { transport, call, source: source.into() }
+    }
+
+    pub(crate) fn adapter(transport: &'static str, trouble: AdapterTrouble) -> Self {
+        Self::Adapter { transport, trouble: Box::new(trouble) }
     }
 
     pub(crate) fn memory(transport: &'static str, error: MemoryError) -> Self {

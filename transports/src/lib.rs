@@ -3,6 +3,7 @@
 //! Invariant: nothing here blocks, starts a thread or knows a rank, and what a peer sends is checked before it
 //! touches memory. Deliberately absent: ranks, collectives, reduction, waiting, async runtimes.
 
+mod adapter;
 #[cfg(feature = "simnet")]
 mod arrival;
 #[cfg(feature = "conformance")]
@@ -35,6 +36,7 @@ mod verbs;
 #[global_allocator]
 static ALLOCATOR: fuzzing::Counting = fuzzing::Counting;
 
+pub use adapter::{AdapterTrouble, PortName};
 pub use distance::round_trip;
 pub use error::{FailedCompletion, Property, TransportError};
 pub use handover::{Desk, MemoryLender};
@@ -49,4 +51,4 @@ pub use transport::{
     Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Flow, Layout, PeerState,
     RemoteRegion, Service, Transport,
 };
-pub use verbs::Verbs;
+pub use verbs::{Addresses, Near, PortFilter, RdmaOptions, Travel, Verbs};

@@ -144,7 +144,7 @@ mod tests {
         assert!(names.len() > 250, "{}", names.len());
         assert_eq!(find("NCCL_ALGO").map(|variable| variable.kind), Some(Kind::List));
         assert_eq!(find("NCCL_DEBUG_TIMESTAMP_FORMAT").map(|variable| variable.default), Some("[%F %T] "));
-        assert!(find("NCCL_IB_HCA").is_some_and(|variable| variable.state.reason().is_some()));
+        assert!(find("NCCL_IB_FIFO_TC").is_some_and(|variable| variable.state.reason().is_some()));
         assert_eq!(find("NCCL_FROB"), None);
     }
 }

@@ -8,8 +8,8 @@ use std::sync::Once;
 use std::time::Duration;
 
 use super::{
-    Exchanged, Options, PLANNER_VERSION, Pinning, PortRange, Preferences, SLOT_BYTES_MAX, SLOT_BYTES_MIN,
-    SLOTS, TIMEOUT_MAX, TransportChoice, WIRE_VERSION, ports,
+    Exchanged, Options, PLANNER_VERSION, Pinning, PortRange, Preferences, Rdma, SLOT_BYTES_MAX,
+    SLOT_BYTES_MIN, SLOTS, TIMEOUT_MAX, TransportChoice, WIRE_VERSION, ports,
 };
 use consort_algorithms::hardware::BusId;
 
@@ -43,6 +43,8 @@ pub struct Settings {
     pub ports: Option<PortRange>,
     /// Megabits a second of this host's way to others, where the program's user says it. Ranks may differ.
     pub wire_mbits: Option<u32>,
+    /// What is asked of RDMA, where that is the transport; ranks may differ.
+    pub rdma: Rdma,
     /// Pinning of the thread that joins; ranks may differ.
     pub pinning: Pinning,
     /// The most channels of a plan.
@@ -102,7 +104,9 @@ impl Settings {
             &[
                 ("CONSORT_TRANSPORT", &|text| {
                     let choice = TransportChoice::parse(text.trim());
-                    choice.map(Some).ok_or_else(|| bad("CONSORT_TRANSPORT", text, "one of auto, shm, tcp"))
+                    choice
+                        .map(Some)
+                        .ok_or_else(|| bad("CONSORT_TRANSPORT", text, "one of auto, shm, tcp, verbs"))
                 }),
                 ("NCCL_SHM_DISABLE", &|text| {
                     Ok((integer(text).unwrap_or(0) != 0).then_some(TransportChoice::Tcp))
@@ -112,6 +116,10 @@ impl Settings {
             TransportChoice::Auto,
             |choice| choice.name().to_owned(),
         )?;
+        let rdma = match transport {
+            TransportChoice::Verbs => Rdma::asked(environment)?,
+            _ => Rdma::default(),
+        };
         let ports = read.value(
             &[(ports::NAME, &|text| Ok(PortRange::read(text)?.map(Some)))],
             None,
@@ -195,6 +203,7 @@ impl Settings {
             transport,
             ports,
             wire_mbits,
+            rdma,
             pinning,
             channels,
             thread_blocks,

@@ -197,3 +197,16 @@ fn a_trace_makes_the_ring_longer() {
         (9, false, false)
     );
 }
+
+#[test]
+fn what_is_asked_of_rdma_counts_where_that_is_the_transport() {
+    let wrong = ("NCCL_IB_SL", "16");
+    let (without, _) = settings(&[wrong], &Options::default()).expect("it is not read");
+    assert_eq!(without.rdma, Rdma::default());
+    let error =
+        settings(&[wrong, ("CONSORT_TRANSPORT", "verbs")], &Options::default()).expect_err("no such level");
+    assert!(error.to_string().contains("NCCL_IB_SL"), "{error}");
+    let (with, _) = settings(&[("NCCL_IB_SL", "3")], &Options::default().transport(TransportChoice::Verbs))
+        .expect("a level");
+    assert_eq!(with.rdma.service_level, Some(3));
+}

@@ -227,6 +227,7 @@ const FLOORS: [(&str, &[&str]); 15] = [
     (
         "transports/src",
         &[
+            "adapter",
             "error",
             "transport",
             "fields",

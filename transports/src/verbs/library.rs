@@ -6,7 +6,10 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::OnceLock;
 
-use super::sys::{CompChannel, Context, Cq, Device, GidEntry, Mr, Pd, PortAttr, Qp, QpAttr, QpInitAttr};
+use super::sys::{
+    AsyncEvent, CompChannel, Context, Cq, Device, GidEntry, Mr, Pd, PortAttr, Qp, QpAttr, QpInitAttr,
+};
+use crate::AdapterTrouble;
 
 /// The name of the library.
 const LIBRARY: &CStr = c"libibverbs.so.1";
@@ -63,6 +66,8 @@ functions! {
     create_qp = c"ibv_create_qp" (*mut Pd, *mut QpInitAttr) -> *mut Qp;
     modify_qp = c"ibv_modify_qp" (*mut Qp, *mut QpAttr, c_int) -> c_int;
     destroy_qp = c"ibv_destroy_qp" (*mut Qp) -> c_int;
+    get_async_event = c"ibv_get_async_event" (*mut Context, *mut AsyncEvent) -> c_int;
+    ack_async_event = c"ibv_ack_async_event" (*mut AsyncEvent);
     wc_status_str = c"ibv_wc_status_str" (c_int) -> *const c_char;
 }
 
@@ -113,16 +118,37 @@ impl Library {
     }
 }
 
+/// The functions of the library of this name.
+fn of_library(name: &CStr) -> Result<Functions, String> {
+    let library = Library::open(name)?;
+    let functions = Functions::of(&library)?;
+    library.prepare_for_forks();
+    Ok(functions)
+}
+
 /// The functions of the library that this system has.
 ///
 /// # Errors
-/// Why there is none.
-pub(super) fn functions() -> Result<Functions, &'static str> {
+/// [`AdapterTrouble::NoLibrary`].
+pub(super) fn functions() -> Result<Functions, AdapterTrouble> {
     static FOUND: OnceLock<Result<Functions, String>> = OnceLock::new();
-    let found = FOUND.get_or_init(|| {
-        let library = Library::open(LIBRARY)?;
-        library.prepare_for_forks();
-        Functions::of(&library).map_err(|what| format!("libibverbs.so.1: {what}"))
-    });
-    found.as_ref().copied().map_err(String::as_str)
+    let found = FOUND.get_or_init(|| of_library(LIBRARY));
+    found.as_ref().copied().map_err(|why| AdapterTrouble::NoLibrary { why: why.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_is_not_there_or_is_another_says_so() {
+        let missing = of_library(c"libibverbs-of-no-system.so.1").err().expect("it is not there");
+        assert!(missing.contains("libibverbs-of-no-system.so.1"), "{missing}");
+        let other = of_library(c"libc.so.6").err().expect("it is another");
+        assert_eq!(other, "get_device_list is not in it");
+        let text = AdapterTrouble::NoLibrary { why: missing }.to_string();
+        for part in ["there is no libibverbs.so.1", "of-no-system", "libibverbs1", "ibverbs-providers"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
 }

@@ -1,9 +1,12 @@
 //! RDMA through verbs: InfiniBand and RoCE, by reliable queue pairs.
 //!
 //! ```text
-//! library, sys   libibverbs as it is found at run time     port   an adapter's port, and registered memory
-//! queue          a queue pair                               status what went wrong, in words
-//! message        what two ends say to each other            line   one end: what it sends and hears
+//! library, sys   libibverbs as it is found at run time     port    an adapter's port, and registered memory
+//! search         the ports that there are, and why none     sysfs   what the kernel says of them
+//! choice, gid    which port, and by which address           options what is asked of both
+//! queue          a queue pair                               status  what went wrong, in words
+//! message        what two ends say to each other            line    one end: what it sends and hears
+//! events         what a device says of itself
 //! ```
 //!
 //! Each side makes a queue pair and its memory, and its address says where they are. Both connect when they know the other's; one of
@@ -13,15 +16,21 @@
 //! key; a connection that was closed keeps its queue pair until the peer's device has everything. Absent: several queue pairs and
 //! ports for one connection, and memory of devices.
 
+mod choice;
+mod events;
+mod gid;
 mod library;
 mod line;
 mod message;
+mod options;
 mod port;
 mod queue;
+mod search;
 #[cfg(test)]
 mod standin;
 mod status;
 mod sys;
+mod sysfs;
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,13 +41,18 @@ use consort_memory::{Counter, Span, SpanMut};
 
 use crate::segment::nonce;
 use crate::{
-    Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, PeerState, RemoteRegion,
-    Transport, TransportError,
+    AdapterTrouble, Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, PeerState,
+    RemoteRegion, Service, Transport, TransportError,
 };
+pub use choice::Near;
+use events::Watch;
 use line::{Line, memory};
 use message::{Kind, Place, TRAY_BYTES, first_packet};
+pub use options::{Addresses, PortFilter, RdmaOptions, Travel};
 use port::{Domain, Port, Region, Written};
 use queue::{Peer, Queue};
+use search::Search;
+use sysfs::Sysfs;
 
 const NAME: &str = "verbs";
 /// How long a side that is there waits before it greets: the other one has its address at about the same time, and what comes too
@@ -54,9 +68,12 @@ const LINGER: Duration = Duration::from_secs(30);
 /// The same where the whole transport goes.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// The transport of a process over one port.
+/// The transport of a rank over the best of its ports.
 pub struct Verbs {
     shared: Arc<Shared>,
+    /// The best first; all but it are kept for more than one.
+    ports: Vec<Arc<Port>>,
+    watch: Arc<Watch>,
 }
 
 struct Shared {
@@ -76,19 +93,22 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Verbs {
-    /// Over the first active port of this system.
+    /// Over the best port of this system.
     ///
     /// # Errors
-    /// Why there is none: no library, no device, no active port.
+    /// As of [`Verbs::near`].
     pub fn new() -> Result<Self, TransportError> {
-        let lacks =
-            |what: String| TransportError::system(NAME, "looking for adapters", std::io::Error::other(what));
-        let functions =
-            library::functions().map_err(|why| lacks(format!("there is no libibverbs.so.1: {why}")))?;
-        Self::over(
-            Port::first(functions)?
-                .ok_or_else(|| lacks("no device has an active port (see `ibv_devinfo`)".into()))?,
-        )
+        Self::near(&RdmaOptions::default(), &Near::default())
+    }
+
+    /// Over the port of this system that is asked for and best for a rank in this place.
+    ///
+    /// # Errors
+    /// Why there is none ([`AdapterTrouble`]), or the system's.
+    pub fn near(options: &RdmaOptions, near: &Near) -> Result<Self, TransportError> {
+        let functions = library::functions().map_err(|trouble| TransportError::adapter(NAME, trouble))?;
+        let sysfs = &Sysfs::system();
+        Self::over(Search { functions, sysfs, options, near }.ports()?)
     }
 
     /// Whether it is a forked child's copy, which must not be used.
@@ -96,10 +116,30 @@ impl Verbs {
         self.shared.port.stamp.is_forked_child()
     }
 
-    /// Over this port.
-    fn over(port: Arc<Port>) -> Result<Self, TransportError> {
+    /// What hears what the devices of its ports say: ports that go down and come back, queue pairs and devices that fail.
+    pub fn events(&self) -> Arc<dyn Service> {
+        self.watch.clone()
+    }
+
+    /// The ports that a rank in this place may use, the best first, for people: device, port and address.
+    pub fn ports(&self) -> Vec<String> {
+        self.ports.iter().map(|port| format!("{} ({})", port.name(), port.reach.gid)).collect()
+    }
+
+    /// Over the first of these ports.
+    fn over(ports: Vec<Arc<Port>>) -> Result<Self, TransportError> {
+        let mut devices: Vec<Arc<port::Opened>> = Vec::new();
+        for port in &ports {
+            if !devices.iter().any(|device| Arc::ptr_eq(device, port.opened())) {
+                devices.push(Arc::clone(port.opened()));
+            }
+        }
+        let watch = Arc::new(Watch::new(devices)?);
+        let port = Arc::clone(ports.first().ok_or_else(|| {
+            TransportError::adapter(NAME, AdapterTrouble::NoActivePort { ports: "there is none".into() })
+        })?);
         tracing::debug!(device = port.device, port = port.number, reach = ?port.reach, "RDMA by this port");
-        Ok(Verbs { shared: Arc::new(Shared { port, lingering: Mutex::default() }) })
+        Ok(Verbs { shared: Arc::new(Shared { port, lingering: Mutex::default() }), ports, watch })
     }
 }
 
@@ -109,6 +149,7 @@ impl Transport for Verbs {
     }
 
     fn endpoint(&self, layout: Layout) -> Result<Box<dyn Endpoint>, TransportError> {
+        self.shared.port.check_fork()?;
         self.shared.has_lingering();
         let domain = Domain::new(&self.shared.port)?;
         let own = memory(&domain, layout.mailbox_bytes, layout.node, Written::ByPeer)?;
@@ -129,6 +170,10 @@ impl Transport for Verbs {
         let address = Address { transport: NAME.into(), bytes: place.encode() };
         let (shared, calls) = (Arc::clone(&self.shared), layout.calls);
         Ok(Box::new(VerbsEndpoint { shared, address, place, calls, queue, own }))
+    }
+
+    fn service(&self) -> Option<Arc<dyn Service>> {
+        Some(self.events())
     }
 }
 
@@ -185,12 +230,13 @@ impl Endpoint for VerbsEndpoint {
     fn connect(self: Box<Self>, peer: &Address) -> Result<Box<dyn Connecting>, TransportError> {
         let bad = |reason| TransportError::BadAddress { transport: NAME, reason };
         let bytes = peer.bytes_for(NAME)?;
+        self.shared.port.check_fork()?;
         let peer = Place::decode(bytes).ok_or_else(|| bad("it is not one of an RDMA endpoint"))?;
         if peer.nonce == self.place.nonce {
             return Err(bad("it is this endpoint's own"));
         }
-        if peer.peer.reach.is_ethernet != self.place.peer.reach.is_ethernet {
-            return Err(bad("one side is on InfiniBand and the other on Ethernet"));
+        if let Some(trouble) = gid::no_way(self.queue.port(), &peer.peer.reach) {
+            return Err(TransportError::adapter(NAME, trouble));
         }
         let Self { shared, place, calls, queue, own, .. } = *self;
         let calls = calls.unwrap_or(place.nonce < peer.nonce);
@@ -261,8 +307,9 @@ impl Connecting for VerbsConnecting {
         let calls = self.calls;
         let Some(line) = &mut self.line else { return Err(TransportError::PeerClosed { transport: NAME }) };
         let is_stopped = matches!(self.greet, Greet::Stopped(_));
+        line.queue.port().check_fork()?;
         if !is_stopped {
-            match line.progress() {
+            match heard(line) {
                 // Its peer may not be there yet.
                 Err(TransportError::Completion { .. }) if calls && line.is_unanswered() => {}
                 Err(error) => return Err(error),
@@ -296,6 +343,19 @@ impl Connecting for VerbsConnecting {
     }
 }
 
+/// Takes in what has come, and what the device has said of the queue pair.
+fn heard(line: &mut Line) -> Result<PeerState, TransportError> {
+    let heard = line.progress();
+    if let Err(TransportError::Completion { .. }) = &heard {
+        // Its reason may be there, and the control thread not have come to it yet.
+        line.queue.port().hear();
+    }
+    match events::trouble(&line.queue) {
+        Some(trouble) if !matches!(heard, Ok(PeerState::Closed)) => Err(trouble),
+        _ => heard,
+    }
+}
+
 struct VerbsConnection {
     shared: Arc<Shared>,
     /// None when it is dropped.
@@ -316,6 +376,7 @@ impl VerbsConnection {
         data: Option<(usize, Span<'_>)>,
         says: Option<(Kind, u64, u64)>,
     ) -> Result<Poll<()>, TransportError> {
+        self.line().queue.port().check_fork()?;
         Ok(if self.line_mut().send(data, says)? { Poll::Ready(()) } else { Poll::Pending })
     }
 }
@@ -405,7 +466,8 @@ impl Connection for VerbsConnection {
     }
 
     fn progress(&mut self) -> Result<PeerState, TransportError> {
-        self.line_mut().progress()
+        self.line().queue.port().check_fork()?;
+        heard(self.line_mut())
     }
 
     fn wake_at(&self, at: usize) -> Option<BorrowedFd<'_>> {

@@ -25,12 +25,6 @@ pub(super) const WRITES_MAX: usize = 2;
 const INLINE: u32 = 128;
 /// Completions of one look.
 pub(super) const BATCH: usize = 16;
-/// How long a packet may go unanswered before it is sent again, as a power of two of 4.096 µs: 0.54 s.
-const TIMEOUT: u8 = 17;
-/// How often it is sent again before the queue pair fails: after 3.8 s, or 15, as devices may take four times the timeout: a
-/// switch that starts anew, or a port that is trained again, takes some. Not
-/// 7, with which some devices never give up.
-const RETRIES: u8 = 6;
 /// As long as the peer has no receive posted, which it always has: for ever, which its end and the call's deadline bound.
 const RECEIVER_RETRIES: u8 = 7;
 /// The peer's pause before that, as the interface counts it: 0.64 ms.
@@ -210,6 +204,7 @@ impl Queue {
         let init = QpAttr {
             qp_state: sys::QPS_INIT,
             port_num: self.port().number,
+            pkey_index: self.port().travel.partition,
             qp_access_flags: sys::ACCESS_REMOTE_WRITE as u32,
             ..QpAttr::default()
         };
@@ -236,11 +231,13 @@ impl Queue {
             dgid: peer.reach.gid,
             sgid_index: here.gid_index,
             hop_limit: 64,
+            traffic_class: self.port().travel.traffic_class,
             ..GlobalRoute::default()
         };
         let way = AhAttr {
             grh: route,
             dlid: peer.reach.lid,
+            sl: self.port().travel.service_level,
             is_global: u8::from(is_global),
             port_num: self.port().number,
             ..AhAttr::default()
@@ -266,8 +263,8 @@ impl Queue {
         let send = QpAttr {
             qp_state: sys::QPS_RTS,
             sq_psn: next_packet,
-            timeout: TIMEOUT,
-            retry_cnt: RETRIES,
+            timeout: self.port().travel.timeout,
+            retry_cnt: self.port().travel.retries,
             rnr_retry: RECEIVER_RETRIES,
             max_rd_atomic: 1,
             ..QpAttr::default()
@@ -411,6 +408,11 @@ impl Queue {
         }
     }
 
+    /// The addresses by which its device's events name it.
+    pub(super) fn objects(&self) -> [usize; 3] {
+        [self.qp as usize, self.send_cq as usize, self.recv_cq as usize]
+    }
+
     /// Becomes readable when something comes after [`Queue::arm`].
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel's descriptor is open until this is dropped.
@@ -436,5 +438,6 @@ impl Drop for Queue {
                 (functions.destroy_comp_channel)(self.channel);
             }
         }
+        self.port().forget(self.objects());
     }
 }

@@ -7,7 +7,7 @@ use std::ffi::CStr;
 use super::NAME;
 use super::message::Place;
 use super::queue::Queue;
-use super::sys::{Gid, Wc};
+use super::sys::Wc;
 use crate::{FailedCompletion, TransportError};
 
 /// The peer's system has not answered, however often a packet was sent again.
@@ -37,14 +37,6 @@ fn causes(status: u32) -> &'static str {
     }
 }
 
-/// An address, for people: of IPv4 as that.
-fn shown(gid: &Gid) -> String {
-    match gid.0 {
-        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] => format!("{a}.{b}.{c}.{d}"),
-        bytes => std::net::Ipv6Addr::from(bytes).to_string(),
-    }
-}
-
 /// The error of a queue pair by which the peer was to be reached.
 pub(super) fn failure(queue: &Queue, peer: &Place, wc: &Wc) -> TransportError {
     let port = queue.port();
@@ -57,7 +49,7 @@ pub(super) fn failure(queue: &Queue, peer: &Place, wc: &Wc) -> TransportError {
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     };
     let reach = peer.peer.reach;
-    let there = if reach.is_ethernet { shown(&reach.gid) } else { format!("local id {}", reach.lid) };
+    let there = if reach.is_ethernet { reach.gid.to_string() } else { format!("local id {}", reach.lid) };
     let failed = FailedCompletion {
         device: port.device.clone(),
         port: port.number,

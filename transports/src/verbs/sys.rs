@@ -8,6 +8,8 @@
 use std::ffi::{c_char, c_int, c_void};
 
 /// States of a port.
+#[cfg(test)]
+pub(super) const PORT_DOWN: u32 = 1;
 pub(super) const PORT_ACTIVE: u32 = 4;
 /// Link layers of a port; an old library says 0 for InfiniBand.
 pub(super) const LINK_LAYER_INFINIBAND: u8 = 1;
@@ -18,6 +20,19 @@ pub(super) const TRANSPORT_IB: c_int = 0;
 pub(super) const PORT_GRH_REQUIRED: u8 = 1;
 /// Kinds of entries of a table of addresses.
 pub(super) const GID_ROCE_V2: u32 = 2;
+#[cfg(test)]
+pub(super) const GID_ROCE_V1: u32 = 1;
+/// Kinds of events of a device.
+pub(super) const EVENT_CQ_ERR: u32 = 0;
+pub(super) const EVENT_QP_FATAL: u32 = 1;
+pub(super) const EVENT_QP_REQ_ERR: u32 = 2;
+pub(super) const EVENT_QP_ACCESS_ERR: u32 = 3;
+pub(super) const EVENT_DEVICE_FATAL: u32 = 8;
+pub(super) const EVENT_PORT_ACTIVE: u32 = 9;
+pub(super) const EVENT_PORT_ERR: u32 = 10;
+pub(super) const EVENT_LID_CHANGE: u32 = 11;
+pub(super) const EVENT_PKEY_CHANGE: u32 = 12;
+pub(super) const EVENT_GID_CHANGE: u32 = 18;
 /// Kinds of queue pairs.
 pub(super) const QPT_RC: u32 = 2;
 /// States of a queue pair.
@@ -353,6 +368,23 @@ pub(super) struct GidEntry {
     pub(super) ndev_ifindex: u32,
 }
 
+/// Something that has happened to a device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AsyncEvent {
+    /// The address of a queue pair or of a completion queue, or the number of a port in the first four bytes.
+    pub(super) element: u64,
+    pub(super) event_type: u32,
+}
+
+impl AsyncEvent {
+    /// The port, of an event that is one's.
+    pub(super) fn port(&self) -> u32 {
+        let [a, b, c, d, ..] = self.element.to_ne_bytes();
+        u32::from_ne_bytes([a, b, c, d])
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::mem::offset_of;
@@ -394,5 +426,6 @@ mod tests {
         let of_port = [offset_of!(PortAttr, link_layer), offset_of!(PortAttr, active_speed_ex)];
         assert_eq!((of_port, size_of::<PortAttr>()), ([46, 52], 56));
         assert_eq!([size_of::<GidEntry>(), offset_of!(GidEntry, gid_type)], [32, 24]);
+        assert_eq!([size_of::<AsyncEvent>(), offset_of!(AsyncEvent, event_type)], [16, 8]);
     }
 }

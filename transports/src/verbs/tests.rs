@@ -4,12 +4,26 @@ use super::*;
 use crate::FailedCompletion;
 use crate::conformance::{Fixture, Stranger};
 
+mod events;
+mod ports;
+mod troubles;
+
 /// Both sides of a connection over one port.
 struct OverPort(fn() -> Option<Verbs>);
 
 fn over_standin() -> Option<Verbs> {
-    let port = Port::first(standin::functions()).expect("the stand-in's").expect("a port");
-    Some(Verbs::over(port).expect("a transport"))
+    Some(transport(&RdmaOptions::default(), &nothing()).expect("the stand-in's"))
+}
+
+/// A system whose files and interfaces are not known.
+fn nothing() -> Sysfs {
+    Sysfs::below("/nonexistent", None)
+}
+
+/// A transport over the stand-in's devices of this thread, for a rank anywhere.
+fn transport(options: &RdmaOptions, sysfs: &Sysfs) -> Result<Verbs, TransportError> {
+    let (functions, near) = (standin::functions(), &Near::default());
+    Verbs::over(Search { functions, sysfs, options, near }.ports()?)
 }
 
 impl Fixture for OverPort {

@@ -13,6 +13,9 @@ use consort_testing::Random;
 
 use super::library::Functions;
 use super::sys::*;
+pub(super) use adapters::{Adapter, AdapterPort, deafen, raise, refuse_memory, set, unacknowledged};
+
+mod adapters;
 
 /// Everything that the devices of the process know.
 struct World {
@@ -48,6 +51,33 @@ struct QueuePair {
     receives: VecDeque<u64>,
     /// Since when the first send is not answered.
     unanswered: Option<Instant>,
+    /// What was changed of it last, by all changes.
+    attr: QpAttr,
+}
+
+impl QueuePair {
+    /// Keeps what was changed, for tests that look at it.
+    fn keep(&mut self, attr: &QpAttr, what: c_int) {
+        let kept = &mut self.attr;
+        if what & QP_PKEY_INDEX != 0 {
+            kept.pkey_index = attr.pkey_index;
+        }
+        if what & QP_AV != 0 {
+            kept.ah_attr = attr.ah_attr;
+        }
+        if what & QP_DEST_QPN != 0 {
+            kept.dest_qp_num = attr.dest_qp_num;
+        }
+        if what & QP_PATH_MTU != 0 {
+            kept.path_mtu = attr.path_mtu;
+        }
+        if what & QP_TIMEOUT != 0 {
+            kept.timeout = attr.timeout;
+        }
+        if what & QP_RETRY_CNT != 0 {
+            kept.retry_cnt = attr.retry_cnt;
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -234,59 +264,6 @@ fn zeroed<T>() -> Box<T> {
     unsafe { Box::new(std::mem::zeroed()) }
 }
 
-unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut Device {
-    let mut device = zeroed::<Device>();
-    for (to, from) in device.name.iter_mut().zip(b"standin0") {
-        *to = *from as c_char;
-    }
-    // SAFETY: the caller's room for a number.
-    unsafe { *count = 1 };
-    Box::into_raw(Box::new(Box::into_raw(device)))
-}
-
-unsafe extern "C" fn free_device_list(list: *mut *mut Device) {
-    // SAFETY: made above; the device stays, as contexts may refer to it.
-    drop(unsafe { Box::from_raw(list) });
-}
-
-unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context {
-    let mut context = zeroed::<Context>();
-    context.device = device;
-    context.ops.poll_cq = Some(poll_cq);
-    context.ops.req_notify_cq = Some(req_notify_cq);
-    context.ops.post_send = Some(post_send);
-    context.ops.post_recv = Some(post_recv);
-    Box::into_raw(context)
-}
-
-unsafe extern "C" fn close_device(context: *mut Context) -> c_int {
-    // SAFETY: made above, and closed once.
-    drop(unsafe { Box::from_raw(context) });
-    0
-}
-
-unsafe extern "C" fn query_port(_: *mut Context, port: u8, attr: *mut PortAttr) -> c_int {
-    if port != 1 {
-        return libc::EINVAL;
-    }
-    let known = PortAttr {
-        state: PORT_ACTIVE,
-        active_mtu: 3,
-        gid_tbl_len: 1,
-        link_layer: LINK_LAYER_ETHERNET,
-        ..PortAttr::default()
-    };
-    // SAFETY: the caller's room for the structure.
-    unsafe { *attr = known };
-    0
-}
-
-unsafe extern "C" fn query_gid(_: *mut Context, _: u8, _: c_int, gid: *mut Gid) -> c_int {
-    // SAFETY: the caller's room for an address.
-    unsafe { *gid = Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]) };
-    0
-}
-
 unsafe extern "C" fn alloc_pd(context: *mut Context) -> *mut Pd {
     Box::into_raw(Box::new(Pd { context, handle: 0 }))
 }
@@ -298,6 +275,12 @@ unsafe extern "C" fn dealloc_pd(pd: *mut Pd) -> c_int {
 }
 
 unsafe extern "C" fn reg_mr(pd: *mut Pd, addr: *mut c_void, length: usize, access: c_int) -> *mut Mr {
+    // SAFETY: a domain of this stand-in.
+    if let Some(error) = adapters::refusal(unsafe { (*pd).context }) {
+        // SAFETY: this thread's number of the last error.
+        unsafe { *libc::__errno_location() = error };
+        return std::ptr::null_mut();
+    }
     with(|world| {
         let key = world.fresh();
         let is_writable = access & ACCESS_REMOTE_WRITE != 0;
@@ -381,6 +364,7 @@ unsafe extern "C" fn create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
             sends: VecDeque::new(),
             receives: VecDeque::new(),
             unanswered: None,
+            attr: QpAttr::default(),
         };
         world.queues.insert(number, state);
         object
@@ -397,6 +381,7 @@ unsafe extern "C" fn modify_qp(qp: *mut Qp, attr: *mut QpAttr, what: c_int) -> c
             return 0;
         }
         of.state = attr.qp_state;
+        of.keep(&attr, what);
         if what & QP_DEST_QPN != 0 {
             (of.peer, of.expected) = (attr.dest_qp_num, attr.rq_psn);
         }
@@ -516,15 +501,25 @@ pub(super) fn vanish(number: u32) {
     with(|world| world.queues.get_mut(&number).expect("a queue pair").peer = 0);
 }
 
+/// The address of a queue pair, as events have it.
+pub(super) fn object(number: u32) -> u64 {
+    with(|world| world.queues[&number].object as u64)
+}
+
+/// How a queue pair was last connected: the way to its peer, and what of the connection was chosen.
+pub(super) fn connected(number: u32) -> QpAttr {
+    with(|world| world.queues[&number].attr)
+}
+
 /// The stand-in's functions.
 pub(super) fn functions() -> Functions {
     Functions {
-        get_device_list,
-        free_device_list,
-        open_device,
-        close_device,
-        query_port,
-        query_gid,
+        get_device_list: adapters::get_device_list,
+        free_device_list: adapters::free_device_list,
+        open_device: adapters::open_device,
+        close_device: adapters::close_device,
+        query_port: adapters::query_port,
+        query_gid: adapters::query_gid,
         alloc_pd,
         dealloc_pd,
         reg_mr,
@@ -538,7 +533,14 @@ pub(super) fn functions() -> Functions {
         create_qp,
         modify_qp,
         destroy_qp,
+        get_async_event: adapters::get_async_event,
+        ack_async_event: adapters::ack_async_event,
         wc_status_str,
-        query_gid_ex: None,
+        query_gid_ex: Some(adapters::query_gid_ex),
     }
+}
+
+/// The same of an older library, which does not say of what version an address is.
+pub(super) fn older() -> Functions {
+    Functions { query_gid_ex: None, ..functions() }
 }

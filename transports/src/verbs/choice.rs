@@ -1,0 +1,148 @@
+//! The order in which a rank takes ports: by their distance, then by their speed; ranks as near as each other take turns.
+//!
+//! Invariant: pure; ports of the same distance and speed keep their order but for the turn. Absent: which ports there are.
+
+use super::sysfs::Placement;
+
+/// Where a rank is, and which of those that are as near it is.
+#[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
+pub struct Near {
+    /// The PCI address of its GPU, as 0000:65:00.0, where it has one.
+    pub device: Option<String>,
+    /// The memory node in which it runs, where it keeps to one.
+    pub node: Option<u32>,
+    /// How many ranks of its host that are in the same place come before it.
+    pub turn: usize,
+}
+
+/// How far a port is from a rank; the nearest is the least.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Distance {
+    /// Below one port of the processor: what they send each other need not pass it.
+    Switch {
+        /// Bridges between them.
+        bridges: usize,
+    },
+    /// At one root of PCI.
+    Root,
+    /// In one memory node.
+    Node,
+    /// Not known.
+    Unknown,
+    /// In another memory node.
+    Elsewhere,
+}
+
+impl Distance {
+    /// From the place of a rank's GPU, if it has one, or from its memory node to a port.
+    pub(super) fn between(gpu: Option<&Placement>, node: Option<u32>, port: &Placement) -> Self {
+        if let (Some(gpu), Some(_)) = (gpu.and_then(|gpu| gpu.path.as_deref()), &port.path)
+            && let Some(distance) = Self::over_pci(gpu, port)
+        {
+            return distance;
+        }
+        match (gpu.and_then(|gpu| gpu.node).or(node), port.node) {
+            (Some(own), Some(other)) if own == other => Distance::Node,
+            (Some(_), Some(_)) => Distance::Elsewhere,
+            _ => Distance::Unknown,
+        }
+    }
+
+    /// The distance of two devices that are at one root of PCI.
+    fn over_pci(gpu: &str, port: &Placement) -> Option<Self> {
+        let other = port.path.as_deref()?;
+        let shared = gpu.split('/').zip(other.split('/')).take_while(|(one, other)| one == other);
+        let shared: Vec<&str> = shared.map(|(part, _)| part).collect();
+        let root = shared.iter().position(|part| part.starts_with("pci"))?;
+        // What follows the root are bridges and switches.
+        let common = shared.len() - root - 1;
+        let depth = |path: &str| path.split('/').count() - root - 1;
+        let bridges = depth(gpu) + depth(other) - 2 * common;
+        Some(if common > 0 { Distance::Switch { bridges } } else { Distance::Root })
+    }
+}
+
+/// What the order of a port depends on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Standing {
+    pub(super) distance: Distance,
+    pub(super) speed_mbit_s: u64,
+    /// Its adapter: its ports, and its functions, share what leads to it.
+    pub(super) adapter: String,
+}
+
+/// The ports by their numbers, the best first.
+pub(super) fn order(ports: &[&Standing], turn: usize) -> Vec<usize> {
+    let key = |at: usize| (ports[at].distance, std::cmp::Reverse(ports[at].speed_mbit_s));
+    // Ports of one adapter come after the first ones of others.
+    let of_adapter = |at: usize| {
+        let before = ports[..at].iter().enumerate();
+        before.filter(|(other, of)| of.adapter == ports[at].adapter && key(*other) == key(at)).count()
+    };
+    let mut order: Vec<usize> = (0..ports.len()).collect();
+    order.sort_by_key(|at| (key(*at), of_adapter(*at), *at));
+    for equals in order.chunk_by_mut(|one, other| key(*one) == key(*other)) {
+        equals.rotate_left(turn % equals.len());
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SWITCH: &str = "sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0";
+
+    fn at(path: &str, node: Option<u32>) -> Placement {
+        Placement { path: Some(path.into()), node }
+    }
+
+    #[test]
+    fn distances_go_by_what_two_devices_share() {
+        let gpu = at(&format!("{SWITCH}/0000:17:00.0/0000:18:00.0"), Some(0));
+        let to = |path: &str, node| Distance::between(Some(&gpu), None, &at(path, node));
+        let same = to(&format!("{SWITCH}/0000:17:02.0/0000:1a:00.0"), Some(0));
+        let farther = to(&format!("{SWITCH}/0000:17:03.0/0000:40:00.0/0000:41:00.0/0000:42:00.0"), Some(0));
+        let root = to("sys/devices/pci0000:15/0000:15:02.0/0000:30:00.0", Some(0));
+        let node = to("sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0", Some(0));
+        let elsewhere = to("sys/devices/pci0000:c0/0000:c0:01.0/0000:c1:00.0", Some(1));
+        let unknown = to("sys/devices/pci0000:c0/0000:c0:01.0/0000:c1:00.0", None);
+        assert_eq!(same, Distance::Switch { bridges: 4 });
+        assert_eq!(
+            (root, node, elsewhere, unknown),
+            (Distance::Root, Distance::Node, Distance::Elsewhere, Distance::Unknown)
+        );
+        let mut all = [unknown, elsewhere, node, root, farther, same];
+        all.sort();
+        assert_eq!(all, [same, farther, root, node, unknown, elsewhere]);
+        // Without a GPU the memory node says it, and without PCI too.
+        assert_eq!(Distance::between(None, Some(1), &at("x", Some(1))), Distance::Node);
+        assert_eq!(Distance::between(None, Some(1), &at("x", Some(0))), Distance::Elsewhere);
+        assert_eq!(Distance::between(None, None, &at("x", Some(0))), Distance::Unknown);
+        assert_eq!(Distance::between(None, Some(1), &Placement::default()), Distance::Unknown);
+    }
+
+    #[test]
+    fn the_nearest_then_the_fastest_then_in_turn_and_adapters_before_their_second_ports() {
+        let port = |distance, speed_mbit_s, adapter: &str| Standing {
+            distance,
+            speed_mbit_s,
+            adapter: adapter.into(),
+        };
+        let ports = [
+            port(Distance::Elsewhere, 400_000, "a"),
+            port(Distance::Node, 100_000, "b"),
+            port(Distance::Node, 200_000, "c"),
+            port(Distance::Node, 200_000, "c"),
+            port(Distance::Node, 200_000, "d"),
+            port(Distance::Node, 200_000, "d"),
+        ];
+        let ports: Vec<&Standing> = ports.iter().collect();
+        assert_eq!(order(&ports, 0), [2, 4, 3, 5, 1, 0]);
+        assert_eq!(order(&ports, 1), [4, 3, 5, 2, 1, 0]);
+        assert_eq!(order(&ports, 5), order(&ports, 1));
+        let first: Vec<usize> = (0..4).map(|turn| order(&ports, turn)[0]).collect();
+        assert_eq!(first, [2, 4, 3, 5], "four ranks, four ports");
+        assert!(order(&[], 3).is_empty());
+    }
+}

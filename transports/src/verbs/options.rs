@@ -1,0 +1,90 @@
+//! What is asked of RDMA: which ports, by which addresses, and how their packets travel.
+//!
+//! Absent: where that comes from (the settings of a communicator).
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// The ports that may be used, by the names of their devices and their numbers.
+pub type PortFilter = Arc<dyn Fn(&str, u8) -> bool + Send + Sync>;
+
+/// What is asked of RDMA.
+#[derive(Clone)]
+pub struct RdmaOptions {
+    /// The ports that may be used.
+    pub ports: PortFilter,
+    /// The text that asked for these ports; empty for all.
+    pub ports_asked: String,
+    /// Which of a port's addresses is used.
+    pub addresses: Addresses,
+    /// How packets travel.
+    pub travel: Travel,
+    /// Queue pairs of a connection, from 1 on.
+    pub queue_pairs: u16,
+}
+
+/// Which of a port's addresses is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Addresses {
+    /// The entry of the port's table; without it the best.
+    pub index: Option<u8>,
+    /// Whether addresses are of IPv6; without it those of IPv4 are the better ones. RoCE alone, as what follows.
+    pub is_ipv6: Option<bool>,
+    /// The first bits that an address has, by an address and their number.
+    pub range: Option<(IpAddr, u8)>,
+    /// The version of RoCE, 1 or 2.
+    pub version: u8,
+}
+
+impl Default for Addresses {
+    fn default() -> Self {
+        Addresses { index: None, is_ipv6: None, range: None, version: 2 }
+    }
+}
+
+/// How the packets of queue pairs travel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Travel {
+    /// The service level, 0 to 15.
+    pub service_level: u8,
+    /// The traffic class of packets with a global route, as those of RoCE.
+    pub traffic_class: u8,
+    /// The place of the partition's key in the port's table.
+    pub partition: u16,
+    /// How long a packet may go unanswered before it is sent again: 4.096 µs times two to this power, up to 31.
+    pub timeout: u8,
+    /// How often a packet is sent again before the queue pair fails, up to 7.
+    pub retries: u8,
+}
+
+impl Default for Travel {
+    /// Packets are sent again after 0.54 s, six times: after 3.8 s, or 15 where a device takes four times the timeout, the queue pair
+    /// fails. A switch that starts anew, or a port that is trained again, takes some. Not seven times, with which some devices never
+    /// give up.
+    fn default() -> Self {
+        Travel { service_level: 0, traffic_class: 0, partition: 0, timeout: 17, retries: 6 }
+    }
+}
+
+impl Default for RdmaOptions {
+    fn default() -> Self {
+        RdmaOptions {
+            ports: Arc::new(|_, _| true),
+            ports_asked: String::new(),
+            addresses: Addresses::default(),
+            travel: Travel::default(),
+            queue_pairs: 1,
+        }
+    }
+}
+
+impl std::fmt::Debug for RdmaOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RdmaOptions")
+            .field("ports_asked", &self.ports_asked)
+            .field("addresses", &self.addresses)
+            .field("travel", &self.travel)
+            .field("queue_pairs", &self.queue_pairs)
+            .finish_non_exhaustive()
+    }
+}
