@@ -28,7 +28,7 @@ use consort_algorithms::{Collective, LowerOptions, Plan, lower_all, passes, veri
 use super::carriers::{Carrier, Way};
 use super::devices;
 use super::explain::{Candidate, Explanation, Origin};
-use super::machine::{Machine, even_boxes};
+use super::machine::{Machine, even_boxes, without_lost};
 use super::selector::{eligible, least};
 use super::{Planner, Program};
 use consort_settings::options::{Determinism, Preferences, TuningLine, digest, graph_for};
@@ -126,10 +126,12 @@ impl Planning {
         let known = parsed(&machine.graphs.host).filter(|_| on_own_cores && machine.turns <= 1);
         let device_graph = if is_named { None } else { parsed(&machine.graphs.devices) };
         let near = slots::near(&machine).filter(|_| named.is_none() && known.is_none());
-        let near = near.map(|near| near.topology(settings.transport).bundled());
+        let near = near.map(|near| without_lost(near.topology(settings.transport).bundled(), &machine.lost));
         let topology = named.or(known).unwrap_or_else(|| machine.topology(settings.transport));
         // A route takes one link, and equal wires side by side are striped over.
         let topology = topology.bundled();
+        let lost = if topology.boxes().len() == machine.hosts as usize { &*machine.lost } else { &[] };
+        let topology = without_lost(topology, lost);
         let per_box = even_boxes(&topology);
         // Prices over many boxes are those of the first ones, and the others' ranks may have no way along their rails.
         let is_regular = || boxes::rails_of_unlike(&topology).is_none();
@@ -199,6 +201,11 @@ impl Planning {
     /// Whether messages between hosts, or all of them, go through the kernel's sockets.
     pub(crate) fn by_messages(&self) -> bool {
         self.machine.sockets
+    }
+
+    /// The machine without its topology.
+    pub(super) fn joined_on(&self) -> &Machine {
+        &self.machine
     }
 
     /// The number of ranks for which calls are planned.
