@@ -34,9 +34,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         buffer[elements] = f32::from(rank == 0 && call.is_multiple_of(20) && Path::new(&file).exists());
         comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
         // Sums of integers are exact, in whichever order they are taken.
-        let wrong = (0..elements).find(|element| {
-            buffer[*element] != (0..size).map(|rank| value(*element, rank)).sum::<f32>()
-        });
+        let wrong = (0..elements)
+            .find(|element| buffer[*element] != (0..size).map(|rank| value(*element, rank)).sum::<f32>());
         if let Some(element) = wrong {
             return Err(format!("call {call}: element {element} is wrong").into());
         }

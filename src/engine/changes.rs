@@ -181,6 +181,8 @@ impl Engine {
         self.links.ways(after, &mut |peer, way| {
             *seen.entry((peer, way.from, way.to)).or_default() |= way.is_lost;
         });
+        // Where links were closed, nothing has shown that a lost path is back.
+        self.changing.ways.lost.iter().for_each(|way| _ = seen.entry(*way).or_insert(true));
         let lost: BTreeSet<_> = seen.iter().filter(|(_, is_lost)| **is_lost).map(|(way, _)| *way).collect();
         let before = std::mem::take(&mut self.changing.ways.lost);
         let mut sights: BTreeMap<Rank, (u32, u32)> = BTreeMap::new();

@@ -247,6 +247,11 @@ impl Operations {
         self.machines.iter().copied().collect()
     }
 
+    /// The mark of calls with that of the machine: on another one they have other plans.
+    pub(super) fn mark(&self, calls: u64) -> u64 {
+        calls ^ u64::from(self.machine()) << 48
+    }
+
     /// The machine that the next collective is planned for.
     fn machine(&self) -> u16 {
         self.machines.back().map_or(0, |(_, machine)| *machine)
@@ -410,6 +415,9 @@ mod tests {
     use super::*;
     use crate::Options;
     use crate::planner::Planning;
+    use consort_control::membership::group::LostPaths;
+    use consort_settings::options::Settings;
+    use consort_types::call::Kind;
 
     fn operations() -> Operations {
         let planning = Planning::for_host(4, 4, &Options::default()).expect("a plan for a host");
@@ -454,6 +462,35 @@ mod tests {
         assert_eq!(operations.compile_for(&sum(5000), 0).expect("a choice").choice, known);
         let error = operations.compile_for(&Call { algorithm: Some(Algorithm::Pair), ..sum(5000) }, 0);
         assert!(error.err().expect("no all-reduce").to_string().contains("pair is not defined"));
+    }
+
+    #[test]
+    fn a_call_is_planned_for_the_machine_of_its_number_and_a_message_for_the_first() {
+        let mut operations = operations();
+        let settings = Settings::resolve_from(&Options::default(), &|_| None).expect("settings");
+        let lost = [LostPaths { host: 0, left: 1, of: 2 }];
+        let numbered = |call, sequence| Request { call, sequence, history: 0, record: 0 };
+        let compiled = operations.compile_for(&sum(4), 0).expect("a choice");
+        compiled.programs.at_once = true;
+        compiled.last = Last::of(&sum(4), &compiled.programs, 1, 4);
+        let is_at_once = |operations: &Operations| {
+            operations.latest().is_some_and(|known| known.last.is_at_once(sum(4).packed(), 4))
+        };
+        assert!(is_at_once(&operations));
+        for (from, lost, machine) in [(10, lost.as_slice(), 1), (20, &[], 0), (30, &lost, 1)] {
+            let number = operations.plannings.go_over(lost, &Planner::default(), &settings);
+            assert_eq!(number, machine, "from {from} on");
+            operations.go_over(from, number);
+            assert_eq!(is_at_once(&operations), machine == 0, "what is for another machine runs by a task");
+        }
+        let message = Call { kind: Kind::Send, root: 0, ..sum(4) };
+        for (call, sequence, machine) in
+            [(sum(4), 9, 0), (sum(4), 10, 1), (sum(4), 29, 0), (sum(4), 30, 1), (message, 99, 0)]
+        {
+            let compiled = operations.compile(&numbered(call, sequence)).expect("a choice");
+            assert_eq!(compiled.shape.machine(), machine, "call {sequence}");
+        }
+        assert!(operations.plannings.current().topology().name.ends_with("host 0 with 1 of 2 paths"));
     }
 
     #[test]

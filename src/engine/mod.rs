@@ -245,7 +245,7 @@ impl Engine {
             (self.sequence, history)
         };
         if self.links.needs_progress() && self.queue.is_empty() && bytes_of(&call) >= LONG_BYTES {
-            self.wires.begun(descriptor.digest(0, 0), &self.links, &self.group);
+            self.wires.begun(self.operations.mark(descriptor.digest(0, 0)), &self.links, &self.group);
         }
         let record = self.group.recorder.enter(sequence, &descriptor, caller);
         Request { call, sequence, history, record }
@@ -321,7 +321,8 @@ impl Engine {
             Progress::Done if self.links.is_flushed() => {
                 task.leave(self);
                 if self.links.needs_progress() {
-                    self.wires.ended(task.long_mark(), &self.links, &self.group);
+                    let mark = task.long_mark().map(|mark| self.operations.mark(mark));
+                    self.wires.ended(mark, &self.links, &self.group);
                     self.look_at_ways(false);
                 }
                 return Ok(progress);

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use consort_control::membership::group::LostPaths;
 use consort_memory::sync::{AtomicU32, Ordering};
 
-use super::{Machine, Planner, Planning};
+use super::{Planner, Planning};
 use consort_settings::options::Settings;
 
 /// The most machines of a communicator; then it stays with the one that it has.

@@ -59,21 +59,23 @@ fn job(random: &mut Random) -> Job {
     }
 }
 
-/// Runs the job: how it ended, and from which calls on its ranks planned for which machine, if all did alike.
-fn run(seed: u64, job: Job, random: Random) -> Result<(String, Vec<(u64, u16)>), String> {
+/// By rank that came to its end, from which calls on it planned for which machine.
+type Machines = BTreeMap<Rank, Vec<(u64, u16)>>;
+
+/// Runs the job: how it ended, if that was right, and what its ranks planned for.
+fn run(seed: u64, job: Job, random: Random) -> Result<(String, Machines), String> {
     consort_settings::notice::QUIET.store(true, std::sync::atomic::Ordering::Relaxed);
     let mut world = World::with(seed, job, random);
     let ended = catch_unwind(AssertUnwindSafe(|| {
         let ended = world.run().and_then(|()| judge::judge(&mut world));
-        (ended, world.machines.clone())
+        ended.map(|end| (end, world.machines.clone()))
     }));
-    let (ended, machines) = ended.map_err(|_| "a wrong result".to_owned())?;
-    let end = ended?;
-    let machines: BTreeMap<Rank, Vec<(u64, u16)>> =
-        machines.lock().map_err(|error| error.to_string())?.clone();
-    let first = machines.values().next().cloned().unwrap_or_default();
-    match machines.values().all(|of| *of == first) {
-        true => Ok((end, first)),
+    let (end, machines) = ended.map_err(|_| "a wrong result".to_owned())??;
+    let machines = machines.lock().map_err(|error| error.to_string())?.clone();
+    // A rank that came less far has heard of less.
+    let longest = machines.values().max_by_key(|of| of.len()).cloned().unwrap_or_default();
+    match machines.values().all(|of| longest.starts_with(of)) {
+        true => Ok((end, machines)),
         false => Err(format!("ranks planned for machines from different calls on: {machines:?}")),
     }
 }
@@ -92,8 +94,10 @@ fn all_ranks_plan_for_another_machine_from_one_call_on() {
         let (end, machines) =
             run(seed, job, random).unwrap_or_else(|wrong| panic!("CONSORT_TEST_SEED={seed}: {wrong}"));
         assert_eq!(end, "None: completed", "CONSORT_TEST_SEED={seed}");
-        // There and back: the second machine is the first one again.
-        let numbers: Vec<u16> = machines.iter().map(|(_, machine)| *machine).collect();
+        let first = &machines[&0];
+        assert!(machines.values().all(|of| of == first), "CONSORT_TEST_SEED={seed}: {machines:?}");
+        // There and back: the last machine is the first one again.
+        let numbers: Vec<u16> = first.iter().map(|(_, machine)| *machine).collect();
         assert!([0, 1, 0].starts_with(&numbers), "CONSORT_TEST_SEED={seed}: {machines:?}");
         went_over += usize::from(numbers.len() == 3);
     }
@@ -113,7 +117,7 @@ fn a_rank_that_dies_meanwhile_ends_the_job_as_it_ends_any() {
     }
 }
 
-/// The defect that all of this is against, planted: it is found by differing plans or by the numbers, whatever the seed.
+/// The defect that all of this is against, planted: it is found by differing plans, or at the latest by the numbers.
 #[test]
 fn a_rank_that_goes_over_as_soon_as_it_hears_of_a_change_is_found() {
     for seed in seeds(20) {

@@ -220,14 +220,10 @@ impl Running {
 
     /// The control thread answers for a rank that is in no call.
     fn attend(&mut self) {
-        if self.operation.as_ref().is_some_and(|operation| operation.task.is_some()) {
-            return;
-        }
+        let is_in_call = self.operation.as_ref().is_some_and(|operation| operation.task.is_some());
         for Communicator { group, engine, .. } in &mut self.communicators {
-            if !group.has_changes() {
-                continue;
-            }
             if self.ways.is_hasty
+                && group.has_changes()
                 && let Some(change) = group.take_proposed()
             {
                 let entered = group.recorder.entered();
@@ -235,7 +231,9 @@ impl Running {
                 let lost = vec![(0, 1, 2), (1, 1, 2)];
                 group.receive(0, Message::Change { change, from: entered + 1, lost });
             }
-            engine.attend();
+            if group.has_changes() && !is_in_call {
+                engine.attend();
+            }
         }
     }
 
