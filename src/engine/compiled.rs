@@ -490,7 +490,10 @@ mod tests {
             let compiled = operations.compile(&numbered(call, sequence)).expect("a choice");
             assert_eq!(compiled.shape.machine(), machine, "call {sequence}");
         }
-        assert!(operations.plannings.current().topology().name.ends_with("host 0 with 1 of 2 paths"));
+        let current = operations.plannings.current();
+        assert!(current.topology().name.ends_with("host 0 with 1 of 2 paths"));
+        // No tuning table was measured there.
+        assert!(current.machine().ends_with(" lost=0:1/2"), "{}", current.machine());
     }
 
     #[test]

@@ -172,15 +172,17 @@ impl Planning {
 
     /// What tuning tables are compared with, for example
     /// `hosts=1 per_host=1 cores=2 transport=auto channels=1x1`; on a host with domains `per_domain=4` in place of
-    /// `per_host`.
+    /// `per_host`; with ` lost=0:1/2` at its end where host 0 has lost one of two paths.
     pub fn machine(&self) -> String {
         let Machine { hosts, cores, per_domain, .. } = self.machine;
         let level = if per_domain > 1 { "per_domain" } else { "per_host" };
         let Shape { per_box, channels, bidirectional, .. } = self.shape;
         let directions = if bidirectional { 2 } else { 1 };
         let transport = self.transport.name();
+        let lost = self.machine.lost.iter().map(|of| format!(" lost={}:{}/{}", of.host, of.left, of.of));
+        let lost: String = lost.collect();
         format!(
-            "hosts={hosts} {level}={per_box} cores={cores} transport={transport} channels={channels}x{directions}"
+            "hosts={hosts} {level}={per_box} cores={cores} transport={transport} channels={channels}x{directions}{lost}"
         )
     }
 

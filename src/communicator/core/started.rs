@@ -130,7 +130,9 @@ impl Core {
 
 impl Unattended for Core {
     fn is_idle(&self) -> bool {
-        self.queued.load(Ordering::Relaxed) == 0 && !self.group.has_changes()
+        // A failed communicator takes no change up.
+        let has_changes = self.group.has_changes() && !self.group.has_failed();
+        self.queued.load(Ordering::Relaxed) == 0 && !has_changes
     }
 
     fn wake(&self) -> Option<BorrowedFd<'_>> {

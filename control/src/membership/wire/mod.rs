@@ -43,7 +43,7 @@ pub enum Message {
     Propose { change: u64 },
     /// To rank 0: the sender enters no collective past `last` before it knows that change.
     Promise { change: u64, last: u64 },
-    /// Of rank 0: from that collective on these hosts have so many ways left, of so many.
+    /// Of rank 0: from that collective on these hosts have lost paths; each with the ways that are left, and those that there were.
     Change { change: u64, from: u64, lost: Vec<(u32, u32, u32)> },
     /// Of no communicator: a rank of the job is gone. The sender noticed it, or heard of it; it had `left` these communicators.
     Gone { rank: Rank, cause: String, left: Vec<u64> },

@@ -314,7 +314,7 @@ impl Running {
                 if let Some((item, how)) = self.ways.deviate
                     && item == number
                 {
-                    deviate(&mut call, how);
+                    how.apply_to(&mut call);
                 }
                 self.collective(on, number, call, started);
             }
@@ -589,17 +589,4 @@ enum Begun {
     Item,
     Waits,
     Ends(Outcome),
-}
-
-fn deviate(call: &mut Call, how: Deviation) {
-    match how {
-        Deviation::Count => call.count += 1,
-        Deviation::Op if call.op == Some(ReduceOp::Max) => call.op = Some(ReduceOp::Min),
-        Deviation::Op if call.op.is_some() => call.op = Some(ReduceOp::Max),
-        Deviation::DataType => call.data_type = DataType::Int64,
-        Deviation::Kind | Deviation::Op if call.kind == Kind::AllGather => {
-            (call.kind, call.op) = (Kind::AllReduce, Some(ReduceOp::Sum));
-        }
-        Deviation::Kind | Deviation::Op => (call.kind, call.op, call.root) = (Kind::AllGather, None, 0),
-    }
 }
