@@ -32,7 +32,7 @@ const DOOR: Target = Target {
     inputs: 2_000,
 };
 
-const NAMES: [&str; 38] = [
+const NAMES: [&str; 39] = [
     "CONSORT_RANK",
     "CONSORT_SIZE",
     "CONSORT_LOCAL_RANK",
