@@ -131,7 +131,8 @@ impl Engine {
     #[cold]
     pub(super) fn pass_gate(&mut self) {
         let next = self.sequence + 1;
-        while let Some(change) = self.changing.agreed.pop_front_if(|change| change.from <= next) {
+        while self.changing.agreed.front().is_some_and(|change| change.from <= next) {
+            let Some(change) = self.changing.agreed.pop_front() else { break };
             self.go_over(next, &change);
         }
         self.changing.set_gate();
