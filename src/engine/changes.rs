@@ -177,6 +177,12 @@ impl Engine {
     }
 
     fn take_stock(&mut self, after: Duration) {
+        // Calls allocate nothing where nothing is lost.
+        let mut some_lost = !self.changing.ways.lost.is_empty();
+        self.links.ways(after, &mut |_, way| some_lost |= way.is_lost);
+        if !some_lost {
+            return;
+        }
         // A way of several links is lost where it is on one of them: on others nothing may have been sent since.
         let mut seen: BTreeMap<(Rank, IpAddr, IpAddr), bool> = BTreeMap::new();
         self.links.ways(after, &mut |peer, way| {
