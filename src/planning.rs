@@ -83,9 +83,10 @@ impl Communicator {
         WithAlgorithm { view: self.view_with(None, Some(algorithm)), of: PhantomData }
     }
 
-    /// What this communicator's choices depend on, the same on all ranks.
+    /// What this communicator's choices depend on, the same on all ranks: by now, as ranks that have lost a path between hosts plan for
+    /// another machine from a call on.
     pub fn planning(&self) -> &Planning {
-        &self.core().planning
+        self.core().plannings.current()
     }
 
     /// Why a collective on blocks of `block_bytes` runs as it does.

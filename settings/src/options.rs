@@ -40,7 +40,7 @@ pub const SLOT_BYTES_MAX: usize = 512 << 10;
 /// The shortest slot, in bytes.
 pub const SLOT_BYTES_MIN: usize = 16 << 10;
 /// The version of everything that travels between ranks; raised with every change of it.
-pub const WIRE_VERSION: u32 = 19;
+pub const WIRE_VERSION: u32 = 20;
 /// The version of the planner's choices; raised where it chooses otherwise for the same call.
 pub const PLANNER_VERSION: u32 = 15;
 
@@ -124,6 +124,7 @@ pub struct Options {
     join_timeout: Option<Duration>,
     connect_timeout: Option<Duration>,
     report_after: Option<Duration>,
+    path_lost_after: Option<Duration>,
     transport: Option<TransportChoice>,
     pinning: Option<Pinning>,
     channels: Option<u16>,
@@ -178,6 +179,14 @@ impl Options {
     /// `Communicator::last_report`, long before it fails (`CONSORT_REPORT_AFTER`, seconds; default 60 s).
     pub fn report_after(mut self, time: Duration) -> Self {
         self.report_after = Some(time);
+        self
+    }
+
+    /// After how long one of several paths to a rank on another host that is down, while the others carry on, counts as lost. All ranks then
+    /// plan for what is left, from one call on, until it has been back for as long (`CONSORT_PATH_LOST_AFTER`, seconds; default
+    /// 30 s; `never`, or [`Duration::MAX`], leaves plans as they are).
+    pub fn path_lost_after(mut self, time: Duration) -> Self {
+        self.path_lost_after = Some(time);
         self
     }
 

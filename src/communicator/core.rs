@@ -1,6 +1,9 @@
 //! The shared heart of a communicator: the thread that owns its progress, and how threads wait.
 
+mod room;
 mod started;
+
+pub(super) use room::all_with_room;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -16,10 +19,10 @@ use crate::engine::discarded;
 use crate::engine::readiness::Readiness;
 use crate::engine::wires::WireRecord;
 use crate::engine::{Buffers, Engine, Task};
-use crate::planner::{Machine, Planner, Planning};
+use crate::planner::{Planner, Planning, Plannings};
 use crate::wait::{Look, Policy, Waiter};
 use consort_control::membership::group::Group;
-use consort_control::membership::process::Shared;
+use consort_control::membership::process::{Shared, Unattended};
 use consort_control::recorder::this_thread;
 use consort_control::trace::Dumps;
 use consort_settings::options::Settings;
@@ -32,7 +35,9 @@ pub(crate) struct Core {
     pub(crate) group: Arc<Group>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) settings: Settings,
+    /// What calls were planned for at first, and on devices and in messages always; and what they are planned for by now.
     pub(crate) planning: Arc<Planning>,
+    pub(crate) plannings: Arc<Plannings>,
     engine: Exclusive<Engine>,
     /// Whether the owner of the engine is a data call that a thread waits for.
     in_call: AtomicBool,
@@ -98,16 +103,18 @@ impl Core {
     pub(crate) fn new(group: Arc<Group>, shared: Arc<Shared>, settings: Settings) -> Arc<Self> {
         let routes = ProcessRoutes::new(shared.clone(), &settings);
         let planner = Planner::of_process();
-        let planning = planner.planning(Machine::of(group.infos()), &settings);
-        group.know(planning.clone());
         let engine = Engine::new(group.clone(), Box::new(routes), settings.clone(), planner);
+        let plannings = engine.plannings.clone();
+        let planning = plannings.nth(0).clone();
+        group.know(planning.clone());
         let policy = Policy::of(&group);
-        Arc::new(Core {
+        let core = Arc::new(Core {
             dumps: Dumps::new(&settings, group.clock()),
             group,
             shared,
             settings,
             planning,
+            plannings,
             readiness: engine.links.readiness().clone(),
             engine: Exclusive::new(engine),
             in_call: AtomicBool::new(false),
@@ -118,7 +125,10 @@ impl Core {
             is_woken: AtomicBool::new(false),
             aborts: AtomicU64::new(0),
             policy,
-        })
+        });
+        let attendant: Arc<dyn Unattended> = core.clone();
+        core.group.attended_by(Arc::downgrade(&attendant));
+        core
     }
 
     /// Whether this process is a fork of the communicator's.
@@ -274,7 +284,7 @@ impl Core {
     ) -> Result<u64> {
         self.planning.admit(&call)?;
         let run = || {
-            let mut owned = owned.map_or_else(|| self.acquire(), Ok)?;
+            let mut owned = self.with_room(owned, 1, timeout)?;
             self.collective_by(&mut owned.engine, call, blocks, timeout, buffers)
         };
         run().map_err(|error| self.dumped(error))
@@ -306,7 +316,7 @@ impl Core {
         let (input, mut output) = ([0u8; 1], [0u8; 1]);
         let buffers = Buffers { input: Span::of(&input), output: SpanMut::of(&mut output) };
         let run = || {
-            let engine = &mut *self.acquire()?.engine;
+            let engine = &mut *self.with_room(None, 1, timeout)?.engine;
             self.collective_by(engine, barrier_call(), None, timeout, buffers)?;
             // What this rank said last must not be lost with its end of the connection.
             let until = Instant::now() + timeout;

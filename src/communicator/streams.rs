@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use super::Core;
-use super::core::Owned;
+use super::core::{Owned, all_with_room};
 use super::drive::{Driven, drive};
 use crate::engine::watched::Watched;
 use crate::engine::{Buffers, Memory, Progress, Request, Task, give_back};
@@ -58,13 +58,13 @@ struct Member<'a> {
 /// # Errors
 /// The first failure of a batch that could not be put into its stream; [`Error::ConcurrentUse`].
 pub(crate) fn enqueue(batches: Vec<Batch<'_>>, made: impl FnOnce()) -> Result<Vec<Arc<Ticket>>> {
-    let mut owned = Vec::with_capacity(batches.len());
     batches.iter().for_each(|batch| batch.core.free_discarded());
     for batch in &batches {
         batch.core.check()?;
         batch.process.ensure_thread()?;
-        owned.push(batch.core.acquire()?);
     }
+    let wanted = batches.iter().map(|batch| (&**batch.core, batch.calls.len() as u64, batch.timeout));
+    let owned = all_with_room(wanted)?;
     let Some(first) = batches.first() else { return Ok(Vec::new()) };
     let waiter = first.core.waiter();
     let members = batches.into_iter().zip(owned).map(|(batch, owned)| Some(Member::new(batch, owned)));
@@ -81,7 +81,7 @@ pub(crate) fn enqueue(batches: Vec<Batch<'_>>, made: impl FnOnce()) -> Result<Ve
 /// What `put` says, with which the communicator has failed; [`Error::ConcurrentUse`].
 pub(crate) fn pass(core: &Arc<Core>, call: Call, put: impl FnOnce() -> Result<()>) -> Result<()> {
     core.free_discarded();
-    let mut owned = core.acquire()?;
+    let mut owned = core.with_room(None, 1, core.settings.timeout)?;
     // Of what is over meanwhile nothing has to be kept.
     core.advance_queue(&mut owned.engine);
     let request = owned.engine.enter(call, this_thread());

@@ -1,6 +1,7 @@
 //! Communicators, seen from inside.
 
 mod calls;
+mod changes;
 mod joining;
 mod leaving;
 mod placement;

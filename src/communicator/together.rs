@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use consort_memory::{Span, SpanMut};
 
-use super::core::Owned;
+use super::core::{Owned, all_with_room};
 use super::drive::{Driven, drive};
 use super::{Communicator, Core};
 use crate::engine::{Buffers, Progress, Task};
@@ -99,7 +99,9 @@ struct Member<'a> {
 pub(super) fn run(bundles: &[Bundle<'_>]) -> Result<()> {
     bundles.iter().try_for_each(Bundle::check_own)?;
     let Some(first) = bundles.first() else { return Ok(()) };
-    let owned = bundles.iter().map(|bundle| bundle.core.acquire()).collect::<Result<Vec<_>>>()?;
+    let owned = all_with_room(
+        bundles.iter().map(|bundle| (bundle.core, bundle.entries.len() as u64, bundle.timeout)),
+    )?;
     let member = |(bundle, owned): (_, _)| Member::new(bundle, owned);
     let all = bundles.iter().zip(owned).map(member).collect();
     let mut members = Members { all, failed: None, patience: None };

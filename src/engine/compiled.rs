@@ -5,6 +5,7 @@
 //! without a lock or an allocation. No key names an address. The entry that was found last is looked at first. Absent:
 //! plans of other communicators, which the process's planner keeps, proved.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use consort_algorithms::Plan;
@@ -14,16 +15,23 @@ use consort_memory::{Span, SpanMut};
 
 use super::bound::Bound;
 use super::packets::{Direct, Leg, Line};
+use super::task::Request;
 use crate::Rank;
 use crate::eager::{LONG, Use, row_of};
-use crate::planner::{Choice, Planner, Planning};
+use crate::planner::{Choice, Planner, Plannings};
 use consort_types::call::{Call, seed_of};
 use consort_types::error::Result;
 
 const SETS: usize = 64;
 const WAYS: usize = 4;
+/// Changes of the machine that are remembered for calls under way.
+const MACHINES_KEPT: usize = 64;
 
-/// The shape of a call. The settings are fixed for a communicator's life, so its choice follows from it.
+/// Where in a shape the number of the machine is, which has [13 bits](crate::planner::Plannings).
+const MACHINE_SHIFT: u32 = 19;
+
+/// The shape of a call, with the machine that it is planned for. The settings are fixed for a communicator's life, so its choice follows
+/// from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct CallShape {
     packed: u64,
@@ -32,7 +40,7 @@ struct CallShape {
 
 impl CallShape {
     #[inline]
-    fn of(call: &Call, ranks: u32) -> Self {
+    fn of(call: &Call, ranks: u32, machine: u16) -> Self {
         let (class, streaming) = Choice::class_of(call, ranks);
         // Not the scalar: each operation brings its own.
         let op = call.operator().map_or(7, |op| op.code() as u64);
@@ -41,6 +49,7 @@ impl CallShape {
             | op << 9
             | u64::from(class) << 12
             | u64::from(streaming) << 18
+            | u64::from(machine) << MACHINE_SHIFT
             // A call that has groups has no root.
             | u64::from(call.root | call.group) << 32;
         CallShape { packed, algorithm: call.algorithm }
@@ -49,6 +58,10 @@ impl CallShape {
     #[inline]
     fn set(self) -> usize {
         (self.packed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % SETS
+    }
+
+    fn machine(self) -> u16 {
+        (self.packed >> MACHINE_SHIFT & 0x1fff) as u16
     }
 
     /// All of it but the size class and what follows from that.
@@ -182,7 +195,9 @@ impl Compiled {
 
 /// The compiled operations of a communicator: a set-associative table that forgets the oldest of a set.
 pub(crate) struct Operations {
-    planning: Arc<Planning>,
+    plannings: Arc<Plannings>,
+    /// From which collective on calls are planned for which machine, the latest last: those of all calls under way.
+    machines: VecDeque<(u64, u16)>,
     me: Rank,
     ranks: u32,
     /// Sets of [`WAYS`] entries; empty before the first call.
@@ -196,8 +211,60 @@ pub(crate) struct Operations {
 }
 
 impl Operations {
-    pub(crate) fn new(planning: Arc<Planning>, me: Rank, ranks: u32) -> Self {
-        Operations { planning, me, ranks, entries: Vec::new(), next: Vec::new(), latest: 0, earlier: 0 }
+    pub(crate) fn new(plannings: Arc<Plannings>, me: Rank, ranks: u32) -> Self {
+        Operations {
+            plannings,
+            machines: [(0, 0)].into(),
+            me,
+            ranks,
+            entries: Vec::new(),
+            next: Vec::new(),
+            latest: 0,
+            earlier: 0,
+        }
+    }
+
+    /// Collectives from number `from` on are planned for another machine. What was compiled for others runs calls that were entered
+    /// before, and not without a task.
+    pub(crate) fn go_over(&mut self, from: u64, machine: u16) {
+        self.machines.push_back((from, machine));
+        if self.machines.len() > MACHINES_KEPT {
+            self.machines.pop_front();
+        }
+        let (me, ranks) = (self.me, self.ranks);
+        for compiled in self.entries.iter_mut().flatten() {
+            if compiled.shape.machine() == machine {
+                compiled.last = Last::of(&compiled.last.call, &compiled.programs, me, ranks);
+            } else {
+                compiled.last.key = 0;
+            }
+        }
+    }
+
+    /// From which collectives on calls were planned for which machine.
+    #[cfg(feature = "testing")]
+    pub(crate) fn machines(&self) -> Vec<(u64, u16)> {
+        self.machines.iter().copied().collect()
+    }
+
+    /// The mark of calls with that of the machine: on another one they have other plans.
+    pub(super) fn mark(&self, calls: u64) -> u64 {
+        calls ^ u64::from(self.machine()) << 48
+    }
+
+    /// The machine that the next collective is planned for.
+    fn machine(&self) -> u16 {
+        self.machines.back().map_or(0, |(_, machine)| *machine)
+    }
+
+    /// The machine that a call is planned for. The two ranks of a message agree on no number of collectives, so messages are planned for
+    /// the machine of the beginning.
+    fn machine_of(&self, request: &Request) -> u16 {
+        if request.call.kind.is_message() {
+            return 0;
+        }
+        let mut latest_first = self.machines.iter().rev();
+        latest_first.find(|(from, _)| *from <= request.sequence).map_or(0, |(_, machine)| *machine)
     }
 
     /// Forgets everything.
@@ -231,16 +298,24 @@ impl Operations {
         }
     }
 
-    /// Whether the shape of a call is there; it is the latest then, and the call the last one of it.
+    /// Whether the shape of the next collective is there; it is the latest then, and the call the last one of it.
     pub(crate) fn recall(&mut self, call: &Call) -> bool {
-        let shape = CallShape::of(call, self.ranks);
+        self.recall_for(call, self.machine())
+    }
+
+    fn recall_for(&mut self, call: &Call, machine: u16) -> bool {
+        let shape = CallShape::of(call, self.ranks, machine);
         let (me, ranks, first) = (self.me, self.ranks, shape.set() * WAYS);
+        let is_over = machine != self.machine();
         for at in first..first + WAYS {
             if let Some(Some(compiled)) = self.entries.get_mut(at)
                 && compiled.shape == shape
             {
                 if compiled.last.call != *call {
                     compiled.last = Last::of(call, &compiled.programs, me, ranks);
+                    if is_over {
+                        compiled.last.key = 0;
+                    }
                 }
                 self.found(at);
                 return true;
@@ -249,14 +324,19 @@ impl Operations {
         false
     }
 
-    /// The entry for a call, which is made if it is not there.
+    /// The entry for a call that was entered, which is made if it is not there.
     ///
     /// # Errors
     /// As [`Choice::of`].
-    pub(crate) fn compile(&mut self, call: &Call) -> Result<&mut Compiled> {
-        if !self.recall(call) {
-            let choice = Choice::of(&self.planning, call)?;
-            let (shape, reducer) = (CallShape::of(call, self.ranks), call.reducer(self.ranks));
+    pub(crate) fn compile(&mut self, request: &Request) -> Result<&mut Compiled> {
+        let machine = self.machine_of(request);
+        self.compile_for(&request.call, machine)
+    }
+
+    fn compile_for(&mut self, call: &Call, machine: u16) -> Result<&mut Compiled> {
+        if !self.recall_for(call, machine) {
+            let choice = Choice::of(self.plannings.nth(machine), call)?;
+            let (shape, reducer) = (CallShape::of(call, self.ranks, machine), call.reducer(self.ranks));
             self.entries.resize_with(SETS * WAYS, || None);
             self.next.resize(SETS, 0);
             let set = shape.set();
@@ -288,9 +368,9 @@ impl Operations {
     ///
     /// # Errors
     /// As [`Planner::mapped`].
-    pub(crate) fn mapped(&mut self, call: &Call, planner: &Planner) -> Result<Arc<Plan>> {
-        let (me, ranks) = (self.me, self.ranks);
-        let compiled = self.compile(call)?;
+    pub(crate) fn mapped(&mut self, request: &Request, planner: &Planner) -> Result<Arc<Plan>> {
+        let (me, ranks, call) = (self.me, self.ranks, &request.call);
+        let compiled = self.compile(request)?;
         if let Some(plan) = &compiled.programs.mapped {
             return Ok(plan.clone());
         }
@@ -303,11 +383,12 @@ impl Operations {
     ///
     /// # Errors
     /// As [`Choice::of`].
-    pub(crate) fn keep(&mut self, call: &Call, direct: Arc<Direct>) -> Result<()> {
-        let (me, ranks) = (self.me, self.ranks);
-        let compiled = self.compile(call)?;
+    pub(crate) fn keep(&mut self, request: &Request, direct: Arc<Direct>) -> Result<()> {
+        let (me, ranks, call) = (self.me, self.ranks, &request.call);
+        let is_next = self.machine_of(request) == self.machine();
+        let compiled = self.compile(request)?;
         let has_more = call.scalar.is_some() || call.algorithm.is_some();
-        compiled.programs.at_once = !has_more;
+        compiled.programs.at_once = !has_more && is_next;
         compiled.programs.exchange = Some(direct);
         compiled.last = Last::of(call, &compiled.programs, me, ranks);
         Ok(())
@@ -333,10 +414,14 @@ mod tests {
 
     use super::*;
     use crate::Options;
+    use crate::planner::Planning;
+    use consort_control::membership::group::LostPaths;
+    use consort_settings::options::Settings;
+    use consort_types::call::Kind;
 
     fn operations() -> Operations {
         let planning = Planning::for_host(4, 4, &Options::default()).expect("a plan for a host");
-        Operations::new(Arc::new(planning), 1, 4)
+        Operations::new(Arc::new(Plannings::new(Arc::new(planning))), 1, 4)
     }
 
     fn sum(count: usize) -> Call {
@@ -348,10 +433,10 @@ mod tests {
         let mut operations = operations();
         let roots = (0..100_000u32).map(|root| Call { root, ..sum(4) });
         let calls: Vec<Call> =
-            roots.filter(|call| CallShape::of(call, 4).set() == 3).take(WAYS + 1).collect();
+            roots.filter(|call| CallShape::of(call, 4, 0).set() == 3).take(WAYS + 1).collect();
         for call in &calls {
             assert!(!operations.recall(call));
-            operations.compile(call).expect("a choice");
+            operations.compile_for(call, 0).expect("a choice");
         }
         assert!(!operations.recall(&calls[0]));
         for call in &calls[1..] {
@@ -363,17 +448,52 @@ mod tests {
     #[test]
     fn a_class_is_one_shape_and_remembers_its_last_call() {
         let mut operations = operations();
-        let known = operations.compile(&sum(5000)).expect("a choice").choice;
+        let known = operations.compile_for(&sum(5000), 0).expect("a choice").choice;
         assert!(operations.recall(&sum(8192)), "of one class");
         let last = operations.latest().expect("it was found");
         assert_eq!((last.choice, last.last.bytes), (known, 4 * 8192));
         assert!(!operations.recall(&sum(8193)));
         let named = Call { algorithm: Some(Algorithm::Tree), ..sum(5000) };
         assert!(!operations.recall(&named), "what one call names is its own");
-        assert_eq!(operations.compile(&named).expect("trees").choice.program.algorithm, Algorithm::Tree);
-        assert_eq!(operations.compile(&sum(5000)).expect("a choice").choice, known);
-        let error = operations.compile(&Call { algorithm: Some(Algorithm::Pair), ..sum(5000) });
+        assert_eq!(
+            operations.compile_for(&named, 0).expect("trees").choice.program.algorithm,
+            Algorithm::Tree
+        );
+        assert_eq!(operations.compile_for(&sum(5000), 0).expect("a choice").choice, known);
+        let error = operations.compile_for(&Call { algorithm: Some(Algorithm::Pair), ..sum(5000) }, 0);
         assert!(error.err().expect("no all-reduce").to_string().contains("pair is not defined"));
+    }
+
+    #[test]
+    fn a_call_is_planned_for_the_machine_of_its_number_and_a_message_for_the_first() {
+        let mut operations = operations();
+        let settings = Settings::resolve_from(&Options::default(), &|_| None).expect("settings");
+        let lost = [LostPaths { host: 0, left: 1, of: 2 }];
+        let numbered = |call, sequence| Request { call, sequence, history: 0, record: 0 };
+        let compiled = operations.compile_for(&sum(4), 0).expect("a choice");
+        compiled.programs.at_once = true;
+        compiled.last = Last::of(&sum(4), &compiled.programs, 1, 4);
+        let is_at_once = |operations: &Operations| {
+            operations.latest().is_some_and(|known| known.last.is_at_once(sum(4).packed(), 4))
+        };
+        assert!(is_at_once(&operations));
+        for (from, lost, machine) in [(10, lost.as_slice(), 1), (20, &[], 0), (30, &lost, 1)] {
+            let number = operations.plannings.go_over(lost, &Planner::default(), &settings);
+            assert_eq!(number, machine, "from {from} on");
+            operations.go_over(from, number);
+            assert_eq!(is_at_once(&operations), machine == 0, "what is for another machine runs by a task");
+        }
+        let message = Call { kind: Kind::Send, root: 0, ..sum(4) };
+        for (call, sequence, machine) in
+            [(sum(4), 9, 0), (sum(4), 10, 1), (sum(4), 29, 0), (sum(4), 30, 1), (message, 99, 0)]
+        {
+            let compiled = operations.compile(&numbered(call, sequence)).expect("a choice");
+            assert_eq!(compiled.shape.machine(), machine, "call {sequence}");
+        }
+        let current = operations.plannings.current();
+        assert!(current.topology().name.ends_with("host 0 with 1 of 2 paths"));
+        // No tuning table was measured there.
+        assert!(current.machine().ends_with(" lost=0:1/2"), "{}", current.machine());
     }
 
     #[test]
@@ -381,7 +501,7 @@ mod tests {
         let mut operations = operations();
         let calls = [0, 1, 2].map(|root| Call::broadcast(DataType::Float32, 2, root));
         for call in &calls {
-            let compiled = operations.compile(call).expect("a choice");
+            let compiled = operations.compile_for(call, 0).expect("a choice");
             compiled.programs.at_once = true;
             compiled.last = Last::of(call, &compiled.programs, 1, 4);
         }

@@ -16,7 +16,7 @@ use consort_algorithms::plan::CounterRole;
 use consort_memory::{Bell, Pool, Waker};
 use consort_transports::{
     Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Flow, Layout, MemoryLender,
-    PeerState, TransportError,
+    PeerState, TransportError, Way,
 };
 
 use super::packets::letters::Letters;
@@ -495,6 +495,16 @@ impl Links {
             let DataLink { key, state: LinkState::Up(up), .. } = &self.table[*number] else { continue };
             if !up.closed {
                 up.connection.flows(&mut |flow| each(*number, *key, flow));
+            }
+        }
+    }
+
+    /// The ways of the links, as [`Connection::ways`].
+    pub(crate) fn ways(&self, lost_after: Duration, each: &mut dyn FnMut(Rank, Way)) {
+        for number in &self.messages {
+            let DataLink { key, state: LinkState::Up(up), .. } = &self.table[*number] else { continue };
+            if !up.closed {
+                up.connection.ways(lost_after, &mut |way| each(key.0, way));
             }
         }
     }

@@ -6,6 +6,7 @@
 //! system call. Nothing here waits: waiting is [`crate::communicator`]'s and the control thread's.
 
 mod bound;
+pub(crate) mod changes;
 mod compiled;
 pub(crate) mod discarded;
 mod executor;
@@ -39,11 +40,13 @@ pub use executor::Progress;
 pub(crate) use executor::{Executor, Io, Piece, Sizes, Stop};
 pub(crate) use task::Request;
 pub use task::Task;
+use task::bytes_of;
 use trouble::Trouble;
 
-use crate::planner::{Machine, Planner};
+use crate::planner::{Machine, Planner, Plannings};
 use crate::ticket::Ticket;
 use crate::wait::{Look, NAP_MIN, Policy};
+use changes::Changing;
 use compiled::Operations;
 use consort_control::membership::group::Group;
 use consort_settings::options::Settings;
@@ -77,7 +80,9 @@ pub struct Engine {
     tuner: StoreTuner,
     wires: Wires,
     planner: Arc<Planner>,
+    pub(crate) plannings: Arc<Plannings>,
     operations: Operations,
+    changing: Changing,
     scratch: Vec<u8>,
     /// Collectives entered so far.
     sequence: u64,
@@ -183,11 +188,6 @@ impl Source {
     }
 }
 
-/// Bytes of a call's elements.
-pub(crate) fn bytes_of(call: &Call) -> u64 {
-    (call.count as u64).saturating_mul(call.data_type.size() as u64)
-}
-
 impl Engine {
     /// The engine of one rank of a communicator.
     pub fn new(
@@ -197,7 +197,7 @@ impl Engine {
         planner: Arc<Planner>,
     ) -> Self {
         let size = group.size() as usize;
-        let planning = planner.planning(Machine::of(group.infos()), &settings);
+        let plannings = Arc::new(Plannings::new(planner.planning(Machine::of(group.infos()), &settings)));
         let policy = Policy::of(&group);
         Engine {
             settings,
@@ -206,7 +206,9 @@ impl Engine {
             peer_memory: PeerMemory::default(),
             tuner: StoreTuner::new(group.rank == 0),
             wires: Wires::default(),
-            operations: Operations::new(planning, group.rank, group.size()),
+            operations: Operations::new(plannings.clone(), group.rank, group.size()),
+            plannings,
+            changing: Changing::default(),
             group,
             planner,
             scratch: Vec::new(),
@@ -234,13 +236,16 @@ impl Engine {
             *counter += 1;
             (*counter, 0)
         } else {
+            if self.sequence >= self.changing.gate {
+                self.pass_gate();
+            }
             self.sequence += 1;
             let history = self.history;
             self.history = descriptor.digest(self.sequence, history);
             (self.sequence, history)
         };
         if self.links.needs_progress() && self.queue.is_empty() && bytes_of(&call) >= LONG_BYTES {
-            self.wires.begun(descriptor.digest(0, 0), &self.links, &self.group);
+            self.wires.begun(self.operations.mark(descriptor.digest(0, 0)), &self.links, &self.group);
         }
         let record = self.group.recorder.enter(sequence, &descriptor, caller);
         Request { call, sequence, history, record }
@@ -316,7 +321,9 @@ impl Engine {
             Progress::Done if self.links.is_flushed() => {
                 task.leave(self);
                 if self.links.needs_progress() {
-                    self.wires.ended(task.long_mark(), &self.links, &self.group);
+                    let mark = task.long_mark().map(|mark| self.operations.mark(mark));
+                    self.wires.ended(mark, &self.links, &self.group);
+                    self.look_at_ways(false);
                 }
                 return Ok(progress);
             }

@@ -88,6 +88,11 @@ pub struct Task {
     saw_failure: bool,
 }
 
+/// Bytes of a call's elements.
+pub(super) fn bytes_of(call: &Call) -> u64 {
+    (call.count as u64).saturating_mul(call.data_type.size() as u64)
+}
+
 /// A number for the links that a call uses. All collectives share one number; a message has the number of its peer and
 /// direction.
 fn lane(call: &Call) -> usize {
@@ -197,7 +202,7 @@ impl Task {
     /// A word that is the same for tasks of the same calls, where they are long.
     pub(super) fn long_mark(&self) -> Option<u64> {
         let calls = || self.parts[..self.count].iter().map(|part| &part.asked().call);
-        let is_long = calls().map(super::bytes_of).fold(0, u64::saturating_add) >= LONG_BYTES;
+        let is_long = calls().map(bytes_of).fold(0, u64::saturating_add) >= LONG_BYTES;
         is_long.then(|| calls().fold(0, |mark, call| call.descriptor().digest(0, mark)))
     }
 
@@ -378,9 +383,14 @@ impl Task {
             return self.give_up();
         }
         self.saw_failure = engine.group.has_failed();
+        if !self.saw_failure && engine.group.has_changes() {
+            // Ranks that have come to their promises may wait for this one's, in the call that it waits for.
+            engine.attend();
+        }
         if !look || self.saw_failure {
             return;
         }
+        engine.look_at_ways(true);
         let now = engine.group.clock().now();
         if self.watch.is_due(now)
             && let Err(trouble) = trouble::look(self, engine, now)

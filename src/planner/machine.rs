@@ -4,15 +4,18 @@
 //! distances that are proved; prices need no proof.
 
 pub(crate) mod graph;
+mod lost;
 
 use std::collections::HashMap;
 
 use consort_algorithms::topology::{self, Inside, Topology};
 
 use consort_control::bootstrap::Member;
+use consort_control::membership::group::LostPaths;
 use consort_settings::options::TransportChoice;
 use consort_topology::{Place, per_domain};
 use graph::Graphs;
+pub(super) use lost::without_lost;
 
 /// The machine that a communicator's ranks run on.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -38,6 +41,8 @@ pub struct Machine {
     pub(crate) host_of: Vec<u32>,
     /// What is in the hosts, where the ranks know.
     pub(crate) graphs: Graphs,
+    /// The hosts that have lost some of their paths to others.
+    pub(crate) lost: Vec<LostPaths>,
 }
 
 impl Machine {
@@ -73,12 +78,18 @@ impl Machine {
                 .unwrap_or(0),
             far_ms: far_ms(members(), &host_of),
             host_of: if even { Vec::new() } else { host_of },
+            lost: Vec::new(),
         }
     }
 
     /// The host of each rank, counted in the order in which they come.
     pub(crate) fn hosts_of<'a>(members: impl Iterator<Item = &'a Member>) -> Vec<u32> {
         numbered(members.map(|member| member.host_key)).1
+    }
+
+    /// The same where these hosts have lost some of their paths.
+    pub(crate) fn without(&self, lost: &[LostPaths]) -> Self {
+        Machine { lost: lost.to_vec(), ..self.clone() }
     }
 
     /// A machine of one host, whose ranks take turns on its cores.
@@ -96,6 +107,7 @@ impl Machine {
             far_ms: Vec::new(),
             host_of: Vec::new(),
             graphs: Graphs::default(),
+            lost: Vec::new(),
         }
     }
 

@@ -12,6 +12,7 @@ mod devices;
 mod explain;
 mod machine;
 mod planning;
+mod plannings;
 mod record;
 mod selector;
 #[cfg(test)]
@@ -37,6 +38,7 @@ pub(crate) use devices::{BOXES, Ground, PACKET_BYTES};
 pub use explain::{Candidate, Explanation, Origin, ProvableBound};
 pub use machine::Machine;
 pub use planning::Planning;
+pub(crate) use plannings::Plannings;
 use record::Entries;
 pub(crate) use record::{Places, places, unsayable};
 pub(crate) use selector::least;

@@ -28,7 +28,7 @@ use consort_algorithms::{Collective, LowerOptions, Plan, lower_all, passes, veri
 use super::carriers::{Carrier, Way};
 use super::devices;
 use super::explain::{Candidate, Explanation, Origin};
-use super::machine::{Machine, even_boxes};
+use super::machine::{Machine, even_boxes, without_lost};
 use super::selector::{eligible, least};
 use super::{Planner, Program};
 use consort_settings::options::{Determinism, Preferences, TuningLine, digest, graph_for};
@@ -126,10 +126,12 @@ impl Planning {
         let known = parsed(&machine.graphs.host).filter(|_| on_own_cores && machine.turns <= 1);
         let device_graph = if is_named { None } else { parsed(&machine.graphs.devices) };
         let near = slots::near(&machine).filter(|_| named.is_none() && known.is_none());
-        let near = near.map(|near| near.topology(settings.transport).bundled());
+        let near = near.map(|near| without_lost(near.topology(settings.transport).bundled(), &machine.lost));
         let topology = named.or(known).unwrap_or_else(|| machine.topology(settings.transport));
         // A route takes one link, and equal wires side by side are striped over.
         let topology = topology.bundled();
+        let lost = if topology.boxes().len() == machine.hosts as usize { &*machine.lost } else { &[] };
+        let topology = without_lost(topology, lost);
         let per_box = even_boxes(&topology);
         // Prices over many boxes are those of the first ones, and the others' ranks may have no way along their rails.
         let is_regular = || boxes::rails_of_unlike(&topology).is_none();
@@ -170,15 +172,17 @@ impl Planning {
 
     /// What tuning tables are compared with, for example
     /// `hosts=1 per_host=1 cores=2 transport=auto channels=1x1`; on a host with domains `per_domain=4` in place of
-    /// `per_host`.
+    /// `per_host`; with ` lost=0:1/2` at its end where host 0 has lost one of two paths.
     pub fn machine(&self) -> String {
         let Machine { hosts, cores, per_domain, .. } = self.machine;
         let level = if per_domain > 1 { "per_domain" } else { "per_host" };
         let Shape { per_box, channels, bidirectional, .. } = self.shape;
         let directions = if bidirectional { 2 } else { 1 };
         let transport = self.transport.name();
+        let lost = self.machine.lost.iter().map(|of| format!(" lost={}:{}/{}", of.host, of.left, of.of));
+        let lost: String = lost.collect();
         format!(
-            "hosts={hosts} {level}={per_box} cores={cores} transport={transport} channels={channels}x{directions}"
+            "hosts={hosts} {level}={per_box} cores={cores} transport={transport} channels={channels}x{directions}{lost}"
         )
     }
 
@@ -199,6 +203,11 @@ impl Planning {
     /// Whether messages between hosts, or all of them, go through the kernel's sockets.
     pub(crate) fn by_messages(&self) -> bool {
         self.machine.sockets
+    }
+
+    /// The machine without its topology.
+    pub(super) fn joined_on(&self) -> &Machine {
+        &self.machine
     }
 
     /// The number of ranks for which calls are planned.

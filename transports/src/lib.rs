@@ -49,6 +49,6 @@ pub use shm::Shm;
 pub use tcp::{Listener, Tcp};
 pub use transport::{
     Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Flow, Layout, PeerState,
-    RemoteRegion, Service, Transport,
+    RemoteRegion, Service, Transport, Way,
 };
 pub use verbs::{Addresses, Near, PortFilter, RdmaOptions, Travel, Verbs};

@@ -205,6 +205,19 @@ pub struct Flow {
     pub sent_again: u32,
 }
 
+/// One of a connection's ways to the peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Way {
+    /// Which.
+    pub number: u8,
+    /// Its end here.
+    pub from: IpAddr,
+    /// Its end at the peer.
+    pub to: IpAddr,
+    /// Whether it has been down for so long that it counts as lost; it may come back.
+    pub is_lost: bool,
+}
+
 /// An established connection: one mailbox and two counters on each side.
 pub trait Connection: Send {
     /// [`Transport::name`].
@@ -335,6 +348,10 @@ pub trait Connection: Send {
 
     /// What each way to the peer has carried, where a system counts that: a call of the system for each.
     fn flows(&self, _each: &mut dyn FnMut(Flow)) {}
+
+    /// Each way that has ever led to the peer, where the connection goes on over others when one is down. A way that was down for
+    /// `_lost_after` in all is lost, until it has been open for as long in a row; what is between two looks does not count.
+    fn ways(&self, _lost_after: Duration, _each: &mut dyn FnMut(Way)) {}
 
     /// The doorbells of both sides, where the peer's stores move everything ([`Capabilities::load_store`]): a waiter
     /// sleeps on its own, and who has stored rings the other.

@@ -5,33 +5,38 @@
 //! failure becomes the same on all ranks is in `failure`.
 
 mod audience;
+mod changes;
 mod failure;
 mod pace;
 mod rounds;
+mod standing;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::Instant;
 
 use consort_memory::Waker;
 use consort_memory::sync::{AtomicBool, AtomicU64, Ordering};
 use consort_transports::Address;
 
+use changes::Changes;
+pub use changes::{Change, LostPaths, Sight};
 pub use failure::Failure;
 use failure::{Failing, News};
 use pace::Pace;
 pub use pace::Wire;
 use rounds::Rounds;
 pub use rounds::{Agreement, Disagreement, GRACE};
+use standing::Standing;
 
 use super::lock;
 use super::member::Member;
+use super::process::Unattended;
 use super::wire::Message;
 use crate::bootstrap;
 use crate::clock::Clock;
-use crate::recorder::{AgedEntry, Entry, Outcome, RECORDS, Recorder, Snapshot};
+use crate::recorder::{AgedEntry, Outcome, RECORDS, Recorder, Snapshot};
 use crate::report::Report;
-use crate::report::evidence::{Open, Position, Stuck, Traffic};
 use crate::report::machine::Wires;
 use consort_types::Rank;
 use consort_types::call::Kind;
@@ -59,7 +64,12 @@ pub struct Group {
     /// The name of the waker of a rank that sleeps; 0 before its first sleep.
     waker: AtomicU64,
     stuck: Mutex<Option<Standing>>,
-    wires: OnceLock<Arc<dyn Wires>>,
+    wires: Mutex<Option<Arc<dyn Wires>>>,
+    /// Whether a change of the machine is to be taken up, for one load on the path of calls.
+    changing: AtomicBool,
+    attendant: OnceLock<Weak<dyn Unattended>>,
+    /// Held by the thread of rank 0 that says something of changes.
+    leading: Mutex<()>,
     pace: Mutex<Pace>,
     /// The ranks to which this one passes on what all are to know.
     neighbours: Vec<Rank>,
@@ -69,14 +79,6 @@ pub struct Group {
 const REPEATED_SIZE_MAX: u32 = 32;
 /// The same where it reaches some ranks through others only.
 const PASSED_SIZE_MAX: u32 = 1024;
-
-/// Where the operation with this record was last seen not to go on, and since when.
-struct Standing {
-    record: u64,
-    since: Instant,
-    stuck: Stuck,
-    traffic: Vec<Traffic>,
-}
 
 /// What a rank said when it was asked.
 #[derive(Clone)]
@@ -98,6 +100,7 @@ struct GroupState {
     answers: Vec<Option<Answer>>,
     /// Words that ranks sent outside of the data connections.
     rounds: Rounds,
+    changes: Changes,
     /// The last report that was made without a failure.
     report: Option<Arc<Report>>,
 }
@@ -120,7 +123,10 @@ impl Group {
             news: AtomicU64::new(0),
             waker: AtomicU64::new(0),
             stuck: Mutex::new(None),
-            wires: OnceLock::new(),
+            wires: Mutex::new(None),
+            changing: AtomicBool::new(false),
+            attendant: OnceLock::new(),
+            leading: Mutex::new(()),
             pace: Mutex::default(),
             members,
         });
@@ -128,16 +134,16 @@ impl Group {
         group
     }
 
-    /// Says what is known of its machine; once.
+    /// Says what is known of its machine from now on.
     pub fn know(&self, wires: Arc<dyn Wires>) {
-        // Who says it again knows the same.
-        let _ = self.wires.set(wires);
+        *lock(&self.wires) = Some(wires);
     }
 
     /// A report with what is known of the machine.
     pub fn located(&self, report: Report) -> Report {
-        match self.wires.get() {
-            Some(wires) => report.on(&**wires, &self.infos().collect::<Vec<_>>()),
+        let wires = lock(&self.wires).clone();
+        match wires {
+            Some(wires) => report.on(&*wires, &self.infos().collect::<Vec<_>>()),
             None => report,
         }
     }
@@ -341,6 +347,8 @@ impl Group {
                 state.left.entry(rank).or_insert(snapshot);
                 // Before any rank can see that it has left: what it says is compared before that counts.
                 self.news.fetch_add(1, Ordering::Relaxed);
+                drop(state);
+                self.go_on_changing();
             }
             Message::Gather { round, words } => self.state().rounds.hear(rank, round, words),
             Message::Passed { of, number, round, words } if of < self.size() && of != self.rank => {
@@ -353,6 +361,10 @@ impl Group {
             }
             // Of no rank, or of the member.
             Message::Passed { .. } | Message::Gone { .. } => {}
+            message @ (Message::Paths { .. }
+            | Message::Propose { .. }
+            | Message::Promise { .. }
+            | Message::Change { .. }) => self.hear_of_change(rank, message),
             Message::Here | Message::Parted | Message::Bye => {}
         }
         self.ring();
@@ -384,6 +396,7 @@ impl Group {
         let Some(rank) = self.rank_of(job_rank) else { return };
         self.state().left.entry(rank).or_default();
         self.news.fetch_add(1, Ordering::Relaxed);
+        self.go_on_changing();
         self.ring();
     }
 
@@ -419,24 +432,6 @@ impl Group {
                 _ => snapshot.finished,
             };
             reached >= sequence
-        })
-    }
-
-    /// What is known of a rank since it has left.
-    pub fn last_position(&self, rank: Rank) -> Option<Position> {
-        let state = self.state();
-        let snapshot = state.left.get(&rank)?;
-        let (sent, received) = snapshot.passed(self.rank);
-        Some(Position {
-            communicator: self.uid,
-            size: self.size(),
-            rank,
-            job: self.member.job,
-            job_rank: self.members[rank as usize],
-            entered: snapshot.entered,
-            finished: snapshot.finished,
-            passed: vec![(self.rank, sent, received)],
-            ..Position::default()
         })
     }
 
@@ -508,60 +503,6 @@ impl Group {
             .filter(|rank| !state.left.contains_key(rank) && !state.lost.contains_key(rank))
             .filter(|rank| !answered(rank))
             .collect()
-    }
-
-    /// Where the operation of record `record` does not go on.
-    pub fn stand(&self, record: u64, since: Instant, stuck: Stuck, traffic: Vec<Traffic>) {
-        *lock(&self.stuck) = Some(Standing { record, since, stuck, traffic });
-    }
-
-    /// What this rank does on this communicator, as it tells it to others.
-    pub fn position(&self) -> Position {
-        let entries = self.recorder.last(RECORDS);
-        let age = |ticks: u64| self.clock().age(ticks);
-        let standing = lock(&self.stuck);
-        let open = entries.iter().find(|entry| entry.outcome == Outcome::Open);
-        let standing = standing.as_ref().filter(|standing| {
-            open.is_some() && entries.iter().any(|e| e.index == standing.record && e.outcome == Outcome::Open)
-        });
-        // Of an exchange's two messages the one that does not go on is shown.
-        let shown = standing.and_then(|s| entries.iter().find(|entry| entry.index == s.record)).or(open);
-        let now = self.clock().now();
-        let stuck = standing.map(|standing| {
-            let age: Duration = now.saturating_duration_since(standing.since);
-            Stuck { age, ..standing.stuck.clone() }
-        });
-        let ended = |entry: &&Entry| entry.outcome == Outcome::Finished;
-        let last = entries.iter().filter(ended).max_by_key(|entry| entry.ended);
-        let is_message = |entry: &&Entry| entry.descriptor.kind.is_message();
-        let under_way = entries.iter().filter(is_message).filter(|entry| entry.outcome == Outcome::Open);
-        let mut passed: BTreeMap<Rank, (u64, u64)> = BTreeMap::new();
-        for entry in entries.iter().filter(is_message).filter(ended) {
-            let (sent, received) = passed.entry(entry.descriptor.root).or_default();
-            let number = if entry.descriptor.kind == Kind::Send { sent } else { received };
-            *number = entry.sequence.max(*number);
-        }
-        Position {
-            communicator: self.uid,
-            size: self.size(),
-            rank: self.rank,
-            job: self.member.job,
-            job_rank: self.member.rank,
-            caller: self.recorder.caller(),
-            entered: self.recorder.entered(),
-            finished: self.recorder.finished(),
-            last: last.map(|entry| (entry.sequence, entry.descriptor, age(entry.ended))),
-            open: shown.map(|entry| Open {
-                sequence: entry.sequence,
-                descriptor: entry.descriptor,
-                age: age(entry.entered),
-                stuck,
-            }),
-            messages: under_way.map(|entry| (entry.sequence, entry.descriptor)).collect(),
-            passed: passed.into_iter().map(|(rank, (sent, received))| (rank, sent, received)).collect(),
-            traffic: standing.map(|standing| standing.traffic.clone()).unwrap_or_default(),
-            slow: self.slow_wires(),
-        }
     }
 
     /// Tells the others that this rank closes its communicator, and what it did last.

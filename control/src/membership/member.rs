@@ -348,6 +348,11 @@ impl Member {
         }
     }
 
+    /// Its process, unless that is gone or a simulated one.
+    pub(super) fn process(&self) -> Option<Arc<Shared>> {
+        self.shared.upgrade()
+    }
+
     /// The name of the communicator of all ranks of the job.
     pub fn world(&self) -> u64 {
         u64::from_le_bytes(std::array::from_fn(|byte| self.job[byte]))

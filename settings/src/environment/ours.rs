@@ -17,7 +17,7 @@ const fn variable(name: &'static str, default: &'static str, meaning: &'static s
     Ours { name, default, meaning }
 }
 
-const OURS: [Ours; 32] = [
+const OURS: [Ours; 33] = [
     variable(
         "CONSORT_TIMEOUT",
         "1800",
@@ -30,6 +30,12 @@ const OURS: [Ours; 32] = [
         "seconds until a data connection that both sides are making counts as broken",
     ),
     variable("CONSORT_REPORT_AFTER", "60", "seconds until an operation that does not end is reported"),
+    variable(
+        "CONSORT_PATH_LOST_AFTER",
+        "30",
+        "seconds for which one of several paths to another host is down before ranks plan for what is left, and is back before they \
+         plan for all again; `never`: plans stay",
+    ),
     variable(
         "CONSORT_TRANSPORT",
         "auto",

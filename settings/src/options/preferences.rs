@@ -18,7 +18,8 @@ use consort_types::error::{Error, Result};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Determinism {
     /// The call (type, operator, count, root), the number of ranks, the settings, the machine's shape and its tuning
-    /// table. The same call gives the same bits in every run and on every rank.
+    /// table. The same call gives the same bits in every run and on every rank. A machine whose hosts have lost a path has another
+    /// shape, from the call on from which ranks plan for it.
     #[default]
     Run,
     /// Type, operator, the root's values and the number of ranks alone. Contributions are folded from rank 0 to the

@@ -35,6 +35,9 @@ pub struct Settings {
     pub connect_timeout: Duration,
     /// Until an operation that does not end is reported.
     pub report_after: Duration,
+    /// After how long one of several paths to a rank that is down counts as lost; [`Duration::MAX`] for never. Ranks may
+    /// differ.
+    pub path_lost_after: Duration,
     /// Operations that the flight record holds.
     pub records: usize,
     /// The transports; equal on all ranks.
@@ -100,6 +103,7 @@ impl Settings {
             read.duration("CONSORT_CONNECT_TIMEOUT", options.connect_timeout, Duration::from_secs(30))?;
         let report_after =
             read.duration("CONSORT_REPORT_AFTER", options.report_after, Duration::from_secs(60))?;
+        let path_lost_after = read.path_lost_after(options.path_lost_after)?;
         let transport = read.value(
             &[
                 ("CONSORT_TRANSPORT", &|text| {
@@ -199,6 +203,7 @@ impl Settings {
             join_timeout,
             connect_timeout,
             report_after,
+            path_lost_after,
             records,
             transport,
             ports,
@@ -239,6 +244,18 @@ impl Settings {
     }
 }
 
+/// As long as a rank tries to reach another one to which no path is open: longer than switches and links take to come back.
+const PATH_LOST_AFTER: Duration = Duration::from_secs(30);
+
+/// A time of that many seconds, where that is a sensible number.
+fn time_of(text: &str) -> Option<Duration> {
+    let seconds = text.trim().parse::<f64>().ok();
+    let sensible = seconds.filter(|seconds| *seconds > 0.0 && *seconds < TIMEOUT_MAX.as_secs_f64());
+    // A time that rounds to 0 ns counts as none.
+    let time = sensible.map(Duration::from_secs_f64).filter(|time| !time.is_zero());
+    time.map(|time| time.max(Duration::from_millis(1)))
+}
+
 /// Reads settings and remembers where each came from.
 struct Read<'e> {
     environment: &'e Environment<'e>,
@@ -270,15 +287,27 @@ impl Read<'_> {
         default: Duration,
     ) -> Result<Duration> {
         let read = |text: &str| {
-            let seconds = text.trim().parse::<f64>().ok();
-            let sensible = seconds.filter(|seconds| *seconds > 0.0 && *seconds < TIMEOUT_MAX.as_secs_f64());
-            // A time that rounds to 0 ns counts as none.
-            let time = sensible.map(Duration::from_secs_f64).filter(|time| !time.is_zero());
-            let time = time.map(|time| time.max(Duration::from_millis(1)));
-            time.map(Some).ok_or_else(|| bad(name, text, "a number of seconds greater than 0"))
+            time_of(text).map(Some).ok_or_else(|| bad(name, text, "a number of seconds greater than 0"))
         };
         let time = self.value(&[(name, &read)], option, default, |time| time.as_secs_f64().to_string())?;
         if time.is_zero() { Err(bad(name, "0", "longer than nothing")) } else { Ok(time.min(TIMEOUT_MAX)) }
+    }
+
+    /// A time, or never, which is [`Duration::MAX`].
+    fn path_lost_after(&mut self, option: Option<Duration>) -> Result<Duration> {
+        const NAME: &str = "CONSORT_PATH_LOST_AFTER";
+        let read = |text: &str| match text.trim() {
+            "never" => Ok(Some(Duration::MAX)),
+            text => time_of(text)
+                .map(Some)
+                .ok_or_else(|| bad(NAME, text, "a number of seconds greater than 0, or never")),
+        };
+        let show = |time: &Duration| match *time {
+            Duration::MAX => "never".into(),
+            time => time.as_secs_f64().to_string(),
+        };
+        let time = self.value(&[(NAME, &read)], option, PATH_LOST_AFTER, show)?;
+        if time.is_zero() { Err(bad(NAME, "0", "longer than nothing")) } else { Ok(time) }
     }
 
     fn path(&mut self, name: &'static str, option: &Option<PathBuf>) -> Result<Option<PathBuf>> {

@@ -153,6 +153,8 @@ fn nonsense_is_named() {
     for (name, value) in [
         ("CONSORT_TIMEOUT", "soon"),
         ("CONSORT_TIMEOUT", "-1"),
+        ("CONSORT_PATH_LOST_AFTER", "0"),
+        ("CONSORT_PATH_LOST_AFTER", "nevermore"),
         ("CONSORT_JOIN_TIMEOUT", "nan"),
         ("CONSORT_JOIN_TIMEOUT", "1e-20"),
         ("CONSORT_TRANSPORT", "pigeon"),
@@ -209,4 +211,19 @@ fn what_is_asked_of_rdma_counts_where_that_is_the_transport() {
     let (with, _) = settings(&[("NCCL_IB_SL", "3")], &Options::default().transport(TransportChoice::Verbs))
         .expect("a level");
     assert_eq!(with.rdma.service_level, Some(3));
+}
+
+#[test]
+fn a_path_is_lost_after_a_time_or_never() {
+    let after = |text: Option<&str>, option: Option<Duration>| {
+        let lookup =
+            |name: &str| (name == "CONSORT_PATH_LOST_AFTER").then(|| text.map(str::to_owned)).flatten();
+        let options = option.map_or_else(Options::default, |time| Options::default().path_lost_after(time));
+        Settings::resolve_from(&options, &lookup).map(|settings| settings.path_lost_after)
+    };
+    assert_eq!(after(None, None).expect("the default"), Duration::from_secs(30));
+    assert_eq!(after(Some("2.5"), None).expect("seconds"), Duration::from_millis(2500));
+    assert_eq!(after(Some(" never "), None).expect("never"), Duration::MAX);
+    assert_eq!(after(None, Some(Duration::MAX)).expect("never"), Duration::MAX);
+    assert!(after(None, Some(Duration::ZERO)).is_err());
 }

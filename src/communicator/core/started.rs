@@ -41,7 +41,7 @@ impl Core {
         let ticket = Arc::new(Ticket::default());
         process.ensure_thread()?;
         {
-            let engine = &mut *self.acquire()?.engine;
+            let engine = &mut *self.with_room(None, 1, timeout)?.engine;
             let request = engine.enter(call, this_thread());
             if call.count == 0 {
                 engine.leave(&request);
@@ -130,7 +130,9 @@ impl Core {
 
 impl Unattended for Core {
     fn is_idle(&self) -> bool {
-        self.queued.load(Ordering::Relaxed) == 0
+        // A failed communicator takes no change up.
+        let has_changes = self.group.has_changes() && !self.group.has_failed();
+        self.queued.load(Ordering::Relaxed) == 0 && !has_changes
     }
 
     fn wake(&self) -> Option<BorrowedFd<'_>> {
@@ -159,6 +161,9 @@ impl Unattended for Core {
         }
         let Some(mut engine) = self.engine.try_acquire() else { return blocked };
         self.readiness.clear();
+        if self.group.has_changes() {
+            self.guarded(|| engine.attend());
+        }
         // A defect must not take the control thread with it: it answers for other communicators too.
         let turn = catch_unwind(AssertUnwindSafe(|| self.advance_queue(&mut engine)));
         let progress = turn.unwrap_or_else(|_| {

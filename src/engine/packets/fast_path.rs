@@ -55,7 +55,9 @@ impl Engine {
         input: Span<'_>,
         output: SpanMut<'_>,
     ) -> AtOnce {
-        let Engine { packets: Packets::Up(board), operations, group, sequence, history, queue, .. } = self
+        let Engine {
+            packets: Packets::Up(board), operations, group, sequence, history, queue, changing, ..
+        } = self
         else {
             return AtOnce::No;
         };
@@ -67,7 +69,7 @@ impl Engine {
             },
         };
         let last = &compiled.last;
-        if last.misfits(input, output) || !queue.is_empty() {
+        if last.misfits(input, output) || !queue.is_empty() || *sequence >= changing.gate {
             return AtOnce::No;
         }
         // Asked last, as each call asks once.

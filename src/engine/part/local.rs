@@ -59,14 +59,14 @@ impl Meet {
             return Ok(Turn::Stays(Progress::Blocked));
         }
         let Some(board) = packets.board() else { return context.find_plan(choice, None) };
-        let shape = operations.compile(&request.call)?.shape_number();
+        let shape = operations.compile(request)?.shape_number();
         if !choice.meets || choice.packets && board.skips_meeting(shape) {
             return context.begin_exchange(choice);
         }
-        let reducer = operations.compile(&request.call)?.reducer_for(&request.call);
+        let reducer = operations.compile(request)?.reducer_for(&request.call);
         let sample = tuner.sample(&request.call);
         let lender = links.memory().filter(|_| choice.mapped);
-        let plan = &mut || operations.mapped(&request.call, planner);
+        let plan = &mut || operations.mapped(request, planner);
         let reach = Reach { memory: peer_memory, board, lender, plan };
         let run = Run::begin(reach, request, group.rank, context.buffers, sample);
         Ok(Turn::Next(Phase::Mapped(Mapped { choice, run, reducer, wanted: None })))
@@ -76,9 +76,9 @@ impl Meet {
 impl Context<'_> {
     /// Goes on with the direct exchange of the chosen program, which is compiled if it has not run before.
     fn begin_exchange(&mut self, choice: Choice) -> TurnResult {
-        let call = &self.request.call;
+        let (request, call) = (self.request, &self.request.call);
         let Engine { operations, packets, planner, group, .. } = &mut *self.engine;
-        let compiled = operations.compile(call)?;
+        let compiled = operations.compile(request)?;
         let reducer = compiled.reducer_for(call);
         let direct = match &compiled.programs.exchange {
             Some(direct) => direct.clone(),
@@ -91,7 +91,7 @@ impl Context<'_> {
                     group.rank,
                     choice.program.algorithm.is_two_shot(),
                 ));
-                operations.keep(call, direct.clone())?;
+                operations.keep(request, direct.clone())?;
                 direct
             }
         };
@@ -137,7 +137,7 @@ impl Mapped {
         let Mapped { run, reducer, choice, wanted } = self;
         let Engine { packets, peer_memory, links, tuner, operations, planner, .. } = &mut *context.engine;
         let board = packets.up();
-        let plan = &mut || operations.mapped(&context.request.call, planner);
+        let plan = &mut || operations.mapped(context.request, planner);
         let reach = Reach { memory: peer_memory, board, lender: links.memory(), plan };
         let step = run.advance(reach, reducer, context.buffers)?;
         if let Step::Progress(progress @ (Progress::Moved | Progress::Blocked)) = step {
@@ -145,7 +145,7 @@ impl Mapped {
             return Ok(Turn::Stays(progress));
         }
         let store = tuner.agree(run.samples());
-        board.has_met(operations.compile(&context.request.call)?.shape_number(), step == Step::Declined);
+        board.has_met(operations.compile(context.request)?.shape_number(), step == Step::Declined);
         if step == Step::Declined {
             return match choice.packets {
                 true => context.begin_exchange(*choice),

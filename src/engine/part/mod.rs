@@ -112,7 +112,7 @@ impl Context<'_> {
 
     /// The phase that runs a call which is no letter.
     fn find(&mut self) -> TurnResult {
-        let choice = self.engine.operations.compile(&self.request.call)?.choice;
+        let choice = self.engine.operations.compile(self.request)?.choice;
         if choice.packets || choice.meets {
             return Ok(Turn::Next(Phase::Meet(Meet::new(choice))));
         }

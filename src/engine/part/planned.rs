@@ -60,7 +60,7 @@ impl Context<'_> {
     /// Goes on with the plan of the chosen program: bound before, or once its links are made.
     pub(super) fn find_plan(&mut self, choice: Choice, staged: Option<Staged>) -> TurnResult {
         let (call, engine) = (&self.request.call, &mut *self.engine);
-        let compiled = engine.operations.compile(call)?;
+        let compiled = engine.operations.compile(self.request)?;
         if let Some(bound) = &compiled.programs.plan {
             let (bound, reducer) = (bound.clone(), compiled.reducer_for(call));
             return Ok(self.start(bound, reducer, staged));
@@ -115,8 +115,7 @@ impl Linking {
         }
         let Some(plan) = &self.plan else { return Ok(Turn::Next(Phase::Letter(Letter::default()))) };
         let bound = plan.bind(context, &self.numbers)?;
-        let reducer =
-            context.engine.operations.compile(&context.request.call)?.reducer_for(&context.request.call);
+        let reducer = context.engine.operations.compile(context.request)?.reducer_for(&context.request.call);
         Ok(context.start(bound, reducer, plan.staged))
     }
 }
@@ -136,7 +135,7 @@ impl Unbound {
         if engine.scratch.len() < scratch_bytes {
             engine.scratch.resize(scratch_bytes, 0);
         }
-        engine.operations.compile(call)?.programs.plan = Some(bound.clone());
+        engine.operations.compile(request)?.programs.plan = Some(bound.clone());
         Ok(bound)
     }
 }

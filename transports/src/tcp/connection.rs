@@ -5,6 +5,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
+use std::time::Duration;
 
 use consort_memory::{Counter, ForkStamp, Mapping, Span, SpanMut};
 
@@ -13,7 +14,7 @@ use super::handshake::JobName;
 use super::listener::Listener;
 use super::session::{Beginning, Session};
 use crate::streams::{Path, Ready};
-use crate::{Capabilities, Connection, CounterKind, Flow, PeerState, RemoteRegion, TransportError};
+use crate::{Capabilities, Connection, CounterKind, Flow, PeerState, RemoteRegion, TransportError, Way};
 
 #[derive(Debug)]
 pub(super) struct TcpConnection {
@@ -149,6 +150,10 @@ impl Connection for TcpConnection {
 
     fn flows(&self, each: &mut dyn FnMut(Flow)) {
         lock(&self.session).flows(each);
+    }
+
+    fn ways(&self, lost_after: Duration, each: &mut dyn FnMut(Way)) {
+        lock(&self.session).paths(lost_after, each);
     }
 
     fn progress(&mut self) -> Result<PeerState, TransportError> {

@@ -32,7 +32,7 @@ const DOOR: Target = Target {
     inputs: 2_000,
 };
 
-const NAMES: [&str; 38] = [
+const NAMES: [&str; 39] = [
     "CONSORT_RANK",
     "CONSORT_SIZE",
     "CONSORT_LOCAL_RANK",
@@ -45,6 +45,7 @@ const NAMES: [&str; 38] = [
     "CONSORT_JOIN_TIMEOUT",
     "CONSORT_CONNECT_TIMEOUT",
     "CONSORT_REPORT_AFTER",
+    "CONSORT_PATH_LOST_AFTER",
     "CONSORT_TRANSPORT",
     "CONSORT_CHANNELS",
     "CONSORT_BIDIRECTIONAL",
@@ -90,7 +91,10 @@ fn environment(input: &Input, seen: &mut Seen) {
         Ok(settings) => {
             let times =
                 [settings.timeout, settings.join_timeout, settings.connect_timeout, settings.report_after];
-            assert!(times.iter().all(|time| !time.is_zero()), "a time of nothing was accepted: {settings:?}");
+            assert!(
+                times.iter().all(|time| !time.is_zero()) && !settings.path_lost_after.is_zero(),
+                "a time of nothing was accepted: {settings:?}"
+            );
             assert!(times.iter().all(|time| Instant::now().checked_add(*time).is_some()));
             seen.note((settings.transport, settings.channels, settings.bidirectional, settings.slot_bytes));
         }

@@ -88,6 +88,15 @@ fn varied(message: &Message, communicator: u64, by: u64, unknown: bool) -> (u64,
             *number = number.wrapping_add(by);
         }
         Message::Gone { rank, .. } => *rank = rank.wrapping_add(by as u32),
+        Message::Paths { sights } => {
+            for (rank, left, _) in sights {
+                *rank = rank.wrapping_add(by as u32);
+                *left = left.wrapping_add((by >> 8) as u32);
+            }
+        }
+        Message::Propose { change } | Message::Promise { change, .. } | Message::Change { change, .. } => {
+            *change = change.wrapping_add(by);
+        }
         Message::Parted | Message::Bye | Message::Here => {}
         Message::Leave { snapshot } => snapshot.finished = snapshot.finished.wrapping_add(by),
     }

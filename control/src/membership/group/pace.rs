@@ -122,7 +122,8 @@ impl Group {
         }
     }
 
-    fn note(&self, text: String) {
+    /// Adds a note on wires to the trace.
+    pub fn note(&self, text: String) {
         let at = self.clock().monotonic_ns();
         let notes = &mut lock(&self.pace).notes;
         if notes.len() < NOTES_MAX {

@@ -37,6 +37,14 @@ pub enum Message {
     Gather { round: u64, words: Vec<u64> },
     /// The word of rank `of`, passed on; `number` counts what that rank has said.
     Passed { of: Rank, number: u64, round: u64, words: Vec<u64> },
+    /// To rank 0: to which ranks the sender has how many ways left, of how many.
+    Paths { sights: Vec<(Rank, u32, u32)> },
+    /// Of rank 0: ranks are to plan for another machine.
+    Propose { change: u64 },
+    /// To rank 0: the sender enters no collective past `last` before it knows that change.
+    Promise { change: u64, last: u64 },
+    /// Of rank 0: from that collective on these hosts have lost paths; each with the ways that are left, and those that there were.
+    Change { change: u64, from: u64, lost: Vec<(u32, u32, u32)> },
     /// Of no communicator: a rank of the job is gone. The sender noticed it, or heard of it; it had `left` these communicators.
     Gone { rank: Rank, cause: String, left: Vec<u64> },
     /// The sender left this communicator; the receiver is not one of its ranks, or was not linked then.
@@ -59,6 +67,10 @@ wire_enum!(Message {
     9 => Parted,
     10 => Bye,
     11 => Here,
+    12 => Paths { sights },
+    13 => Propose { change },
+    14 => Promise { change, last },
+    15 => Change { change, from, lost },
 });
 
 /// Appends the frame of `message` to `out`: communicator and message. What does not fit goes without what explains it.
@@ -220,6 +232,10 @@ pub(super) mod tests {
             Message::Parted,
             Message::Bye,
             Message::Here,
+            Message::Paths { sights: vec![(1, 1, 2), (2, 2, 2)] },
+            Message::Propose { change: 3 },
+            Message::Promise { change: 3, last: 1024 },
+            Message::Change { change: 3, from: 1025, lost: vec![(0, 1, 2)] },
             poison(Error::Mismatch { sequence: 1, difference: "x".into() }, None),
             poison(
                 Error::PeerLost {

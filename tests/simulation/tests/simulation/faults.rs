@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use consort_kernels::{DataType, ReduceOp};
+
 use super::program::{Item, Program};
 use super::random::Random;
 use consort_types::Rank;
-use consort_types::call::Kind;
+use consort_types::call::{Call, Kind};
 
 /// When: at a moment of the virtual time, or before the rank's turn with this number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +23,22 @@ pub(super) enum Deviation {
     Op,
     Kind,
     DataType,
+}
+
+impl Deviation {
+    /// Makes another call of it.
+    pub(super) fn apply_to(self, call: &mut Call) {
+        match self {
+            Deviation::Count => call.count += 1,
+            Deviation::Op if call.op == Some(ReduceOp::Max) => call.op = Some(ReduceOp::Min),
+            Deviation::Op if call.op.is_some() => call.op = Some(ReduceOp::Max),
+            Deviation::DataType => call.data_type = DataType::Int64,
+            Deviation::Kind | Deviation::Op if call.kind == Kind::AllGather => {
+                (call.kind, call.op) = (Kind::AllReduce, Some(ReduceOp::Sum));
+            }
+            Deviation::Kind | Deviation::Op => (call.kind, call.op, call.root) = (Kind::AllGather, None, 0),
+        }
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -186,7 +204,7 @@ impl Fault {
                 let all = |on: usize| Item::Collective {
                     on,
                     kind: Kind::AllReduce,
-                    op: consort_kernels::ReduceOp::Sum,
+                    op: ReduceOp::Sum,
                     root: 0,
                     count: 77,
                     started: false,

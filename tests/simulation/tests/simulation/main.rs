@@ -10,6 +10,7 @@
 //! seed again:
 //! `CONSORT_TEST_SEED=<seed> CONSORT_SIMULATIONS=1 cargo test -p consort-tests-simulation seeds -- --nocapture`
 
+mod changes;
 mod faults;
 mod judge;
 mod line;
@@ -115,6 +116,8 @@ fn one_sided_wires_carry_every_collective() {
             program: Program { items, colors: Vec::new() },
             fault: Fault::None,
             profile: Profile::OneSided,
+            are_apart: false,
+            hasty: None,
         };
         match run_in(World::with(seed, job, random)) {
             Ok((end, _)) => assert_eq!(end, "None: completed", "{ranks} ranks, seed {seed}"),

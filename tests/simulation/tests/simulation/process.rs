@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,14 @@ pub(super) struct Origin {
     pub(super) doomed: Option<Rank>,
     /// Up to how many ranks all are linked to all.
     pub(super) full: u32,
+    /// Whether ranks know that they are on different hosts; otherwise they plan as for one.
+    pub(super) are_apart: bool,
+    /// What the calls of ranks that have completed were planned for.
+    pub(super) machines: Machines,
 }
+
+/// By rank, from which collectives on calls were planned for which machine.
+pub(super) type Machines = Arc<Mutex<BTreeMap<Rank, Vec<(u64, u16)>>>>;
 
 /// How a rank ended.
 #[derive(Debug)]
@@ -162,7 +169,8 @@ impl Process {
             pid: FIRST_PROCESS + self.rank,
             process: u128::from(self.rank + 1).to_le_bytes(),
             machine: [0; 16],
-            host_key: [0; 16],
+            host_key: [if self.origin.are_apart { self.origin.hosts[self.rank as usize] as u8 } else { 0 };
+                16],
             wire_mbits: 0,
             round_trip: Default::default(),
             cores: 64,

@@ -43,6 +43,8 @@ pub(super) enum Item {
     BothSend { one: Rank, other: Rank, count: usize },
     /// Divides the first communicator by these colours; each part is communicator 1 of its ranks.
     Split { colors: Vec<u32> },
+    /// One rank says how many ways to others it has left: the paths themselves are no part of these jobs.
+    Paths { by: Rank, sights: Vec<(Rank, u32, u32)> },
     /// Time in the program's own code.
     Compute { most: Duration },
 }

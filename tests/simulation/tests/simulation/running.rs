@@ -20,6 +20,7 @@ use consort::testing::part;
 use consort::testing::{Buffers, Engine, Memory, Progress, Source, Task};
 use consort::testing::{Machine, Planning};
 use consort_control::membership::group::Group;
+use consort_control::membership::wire::Message;
 use consort_types::Rank;
 use consort_types::call::{Call, Kind};
 use consort_types::error::Error;
@@ -102,6 +103,8 @@ pub(super) struct Ways {
     pub(super) deviate: Option<(usize, Deviation)>,
     pub(super) sleep: Option<(usize, Duration)>,
     pub(super) leave: Option<usize>,
+    /// It plans for a machine as soon as that is proposed.
+    pub(super) is_hasty: bool,
     /// Two items in the other order.
     pub(super) swap: Option<usize>,
 }
@@ -168,6 +171,7 @@ impl Running {
     /// One turn: returns when the next is wanted, whether data moved, and how the rank ended if it has.
     pub(super) fn turn(&mut self, random: &mut Random) -> (Next, bool, Option<Outcome>) {
         let soon = |random: &mut Random| Next::After(Duration::from_nanos(200 + random.next() % 8_000));
+        self.attend();
         // Work that no call waits for goes on by itself.
         let mut moved = false;
         for communicator in &mut self.communicators {
@@ -211,6 +215,25 @@ impl Running {
             Begun::Item => (soon(random), moved, None),
             Begun::Waits => (Next::After(self.patience(random)), moved, None),
             Begun::Ends(outcome) => self.end(outcome),
+        }
+    }
+
+    /// The control thread answers for a rank that is in no call.
+    fn attend(&mut self) {
+        let is_in_call = self.operation.as_ref().is_some_and(|operation| operation.task.is_some());
+        for Communicator { group, engine, .. } in &mut self.communicators {
+            if self.ways.is_hasty
+                && group.has_changes()
+                && let Some(change) = group.take_proposed()
+            {
+                let entered = group.recorder.entered();
+                group.promise(change, entered + 16);
+                let lost = vec![(0, 1, 2), (1, 1, 2)];
+                group.receive(0, Message::Change { change, from: entered + 1, lost });
+            }
+            if group.has_changes() && !is_in_call {
+                engine.attend();
+            }
         }
     }
 
@@ -277,6 +300,11 @@ impl Running {
             return; // It left out the split.
         }
         match *item {
+            Item::Paths { by, ref sights } => {
+                if rank == by {
+                    self.communicators[0].group.say_paths(sights.clone());
+                }
+            }
             Item::Compute { most } => {
                 let time = Duration::from_nanos(random.next() % most.as_nanos().max(1) as u64);
                 self.computes = Some(self.now() + time);
@@ -286,7 +314,7 @@ impl Running {
                 if let Some((item, how)) = self.ways.deviate
                     && item == number
                 {
-                    deviate(&mut call, how);
+                    how.apply_to(&mut call);
                 }
                 self.collective(on, number, call, started);
             }
@@ -349,7 +377,11 @@ impl Running {
         let output = vec![0x77; call.output_bytes(me, size)];
         let expected = expected(number, &call, &communicator.members, me as usize);
         let began = self.now();
-        if !started || call.count == 0 || communicator.group.has_failed() {
+        if !started
+            || call.count == 0
+            || communicator.group.has_failed()
+            || !self.communicators[on].engine.has_room(1)
+        {
             let share = Share { call, input, output, expected };
             self.steps.push_back(Operation::new(on, vec![share], began));
             return;
@@ -401,7 +433,8 @@ impl Running {
             if communicator.group.has_failed() {
                 return communicator.group.settled(now).map_or(Ok(Progress::Blocked), Err);
             }
-            if engine.queued() > 0 {
+            let collectives = operation.shares.iter().filter(|share| !share.call.kind.is_message()).count();
+            if engine.queued() > 0 || !engine.has_room(collectives as u64) {
                 return Ok(Progress::Blocked);
             }
             operation.began = now;
@@ -542,6 +575,10 @@ impl Running {
                 return (Next::After(Duration::from_micros(200)), moved, None);
             }
         }
+        if let Some(communicator) = self.communicators.first() {
+            let mut machines = self.origin.machines.lock().unwrap_or_else(PoisonError::into_inner);
+            machines.insert(self.rank, communicator.engine.machines());
+        }
         self.shut();
         let went_on = self.shrinking.take().map(|shrinking| shrinking.outcome(Ok(())));
         (Next::Woken, true, Some(went_on.unwrap_or(Outcome::Completed)))
@@ -552,17 +589,4 @@ enum Begun {
     Item,
     Waits,
     Ends(Outcome),
-}
-
-fn deviate(call: &mut Call, how: Deviation) {
-    match how {
-        Deviation::Count => call.count += 1,
-        Deviation::Op if call.op == Some(ReduceOp::Max) => call.op = Some(ReduceOp::Min),
-        Deviation::Op if call.op.is_some() => call.op = Some(ReduceOp::Max),
-        Deviation::DataType => call.data_type = DataType::Int64,
-        Deviation::Kind | Deviation::Op if call.kind == Kind::AllGather => {
-            (call.kind, call.op) = (Kind::AllReduce, Some(ReduceOp::Sum));
-        }
-        Deviation::Kind | Deviation::Op => (call.kind, call.op, call.root) = (Kind::AllGather, None, 0),
-    }
 }

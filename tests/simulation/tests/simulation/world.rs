@@ -12,7 +12,7 @@ use consort_transports::simnet::{Network, Node, Profile};
 
 use super::faults::{Fault, Moment};
 use super::line::Line;
-use super::process::{Next, Origin, Process};
+use super::process::{Machines, Next, Origin, Process};
 use super::program::{Item, Program};
 use super::random::{Random, hash};
 use super::running::Ways;
@@ -47,6 +47,10 @@ pub(super) struct Job {
     pub(super) fault: Fault,
     /// What carries data between hosts.
     pub(super) profile: Profile,
+    /// Whether ranks plan for several hosts.
+    pub(super) are_apart: bool,
+    /// The rank that plans for a machine before the others do.
+    pub(super) hasty: Option<Rank>,
 }
 
 pub(super) struct World {
@@ -58,6 +62,8 @@ pub(super) struct World {
     /// Whether some ranks are linked only when they have something to say.
     pub(super) is_sparse: bool,
     pub(super) program: Arc<Program>,
+    pub(super) machines: Machines,
+    hasty: Option<Rank>,
     pub(super) hosts: Arc<Vec<u32>>,
     pub(super) processes: Vec<Process>,
     pub(super) network: Network,
@@ -102,7 +108,7 @@ impl World {
             matches!(fault, Fault::Deny { .. } | Fault::Blackhole { .. } | Fault::Remake { .. });
         let hosts = if needs_network { (0..ranks).collect() } else { hosts };
         let profile = Profile::ALL[hash(seed) as usize % Profile::ALL.len()];
-        (random, Job { ranks, hosts, timeout, program, fault, profile })
+        (random, Job { ranks, hosts, timeout, program, fault, profile, are_apart: false, hasty: None })
     }
 
     pub(super) fn with(seed: u64, job: Job, random: Random) -> Self {
@@ -117,7 +123,7 @@ impl World {
 
     /// A job in which more than `full` ranks are not all linked to all.
     fn linked(seed: u64, job: Job, mut random: Random, full: u32) -> Self {
-        let Job { ranks, hosts, timeout, program, fault, profile } = job;
+        let Job { ranks, hosts, timeout, program, fault, profile, are_apart, hasty } = job;
         let network = Network::new(random.next()).with_profile(profile);
         let nanoseconds = {
             let network = network.clone();
@@ -136,6 +142,8 @@ impl World {
             hosts: Arc::new(hosts),
             program: Arc::new(program),
             full,
+            are_apart,
+            machines: Machines::default(),
             doomed: if let Fault::Kill { rank, .. } = fault { Some(rank) } else { None },
         };
         let root_address = SocketAddr::new(Node(0).ip(), 9);
@@ -149,6 +157,8 @@ impl World {
             profile,
             is_sparse: ranks > full,
             program: origin.program.clone(),
+            machines: origin.machines.clone(),
+            hasty,
             hosts: origin.hosts.clone(),
             processes: Vec::new(),
             network,
@@ -273,6 +283,11 @@ impl World {
     /// Sets the deviation of a rank from its program once it has joined.
     fn lead_astray(&mut self, rank: usize) {
         let is = |other: Rank| other as usize == rank;
+        if self.hasty.is_some_and(is)
+            && let Some(running) = self.processes[rank].running()
+        {
+            running.ways.is_hasty = true;
+        }
         let mut ways = Ways::default();
         match self.fault {
             Fault::Skip { rank, item } if is(rank) => ways.skip = Some(item),

@@ -13,6 +13,7 @@
 //! waiting, ranks.
 
 mod mending;
+mod paths;
 mod reading;
 mod segments;
 mod standing;
@@ -41,6 +42,7 @@ use crate::segment::Nonce;
 use crate::streams::{Fenced, Fragment, Path, Peering, Ready};
 use crate::{CounterKind, Flow, PeerState, TransportError};
 use mending::Broke;
+use paths::Soundness;
 use segments::Segments;
 pub(super) use segments::short;
 
@@ -146,6 +148,7 @@ pub(super) struct Session {
     began: Instant,
     /// Bits of the paths that have been open.
     has_led: u8,
+    sound: [Soundness; LISTENERS_MAX],
     /// Changes with the sockets.
     pub(super) version: u64,
 }
@@ -195,6 +198,7 @@ impl Session {
             patience: mending::PATIENCE,
             began: Instant::now(),
             has_led: 0,
+            sound: [Soundness::default(); LISTENERS_MAX],
             version: 0,
         };
         // It begins before the first fill.
