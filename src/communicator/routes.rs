@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use consort_transports::{MemoryLender, Tcp, Transport, TransportError, Verbs};
+use consort_transports::{MemoryLender, NetPlugin, Tcp, Transport, TransportError, Verbs};
 
 use crate::Rank;
 use crate::engine::links::link_error;
@@ -15,7 +15,7 @@ use crate::engine::routes::Routes;
 use consort_control::bootstrap::further_interfaces;
 use consort_control::membership::group::Group;
 use consort_control::membership::member::Distance;
-use consort_control::membership::process::{Listening, Shared};
+use consort_control::membership::process::{Listening, Serving, Shared};
 use consort_settings::options::{PortRange, Settings, TransportChoice};
 use consort_types::error::{Error, Result};
 
@@ -29,15 +29,28 @@ pub(crate) struct ProcessRoutes {
     tcp: HashMap<IpAddr, (Vec<Arc<Listening>>, Arc<Tcp>)>,
     /// The process's, once it is needed.
     verbs: Option<Arc<Verbs>>,
+    /// The list of plugins, and the transport over the first that can be used, once it is needed.
+    plugins: String,
+    plugin: Option<Arc<Plugged>>,
+}
+
+/// A plugin's transport, with what the control thread does for it.
+struct Plugged {
+    /// Before the transport, whose last words it must not miss.
+    _serving: Option<Serving>,
+    transport: Arc<NetPlugin>,
 }
 
 /// RDMA of this process, for as long as a communicator uses it.
 static VERBS: Mutex<Weak<Verbs>> = Mutex::new(Weak::new());
+/// The plugins of this process by their lists, in the same way.
+static PLUGINS: Mutex<Vec<(String, Weak<Plugged>)>> = Mutex::new(Vec::new());
 
 impl ProcessRoutes {
     pub(crate) fn new(shared: Arc<Shared>, settings: &Settings) -> Self {
         let Settings { transport: choice, ports, .. } = *settings;
-        ProcessRoutes { choice, ports, shared, tcp: HashMap::new(), verbs: None }
+        let plugins = settings.net_plugin.clone();
+        ProcessRoutes { choice, ports, shared, tcp: HashMap::new(), verbs: None, plugins, plugin: None }
     }
 
     fn verbs(&mut self) -> std::result::Result<Arc<Verbs>, TransportError> {
@@ -57,6 +70,32 @@ impl ProcessRoutes {
         self.verbs = Some(verbs.clone());
         Ok(verbs)
     }
+
+    fn plugin(&mut self) -> std::result::Result<Arc<NetPlugin>, TransportError> {
+        if let Some(plugged) = &self.plugin {
+            return Ok(plugged.transport.clone());
+        }
+        let mut of_process = PLUGINS.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = of_process.iter().position(|(list, _)| *list == self.plugins);
+        let plugged = known.and_then(|at| of_process[at].1.upgrade());
+        // A forked child's copy is its parent's.
+        let plugged = match plugged {
+            Some(plugged) if !plugged.transport.is_forked_child() => plugged,
+            parents => {
+                std::mem::forget(parents);
+                known.into_iter().for_each(|at| _ = of_process.swap_remove(at));
+                let transport = Arc::new(NetPlugin::load(&self.plugins)?);
+                let service = transport.service();
+                let serving = service.map(|service| self.shared.serving(service)).transpose()?;
+                Arc::new(Plugged { _serving: serving, transport })
+            }
+        };
+        if !of_process.iter().any(|(list, _)| *list == self.plugins) {
+            of_process.push((self.plugins.clone(), Arc::downgrade(&plugged)));
+        }
+        self.plugin = Some(plugged.clone());
+        Ok(plugged.transport.clone())
+    }
 }
 
 impl Routes for ProcessRoutes {
@@ -74,6 +113,9 @@ impl Routes for ProcessRoutes {
         let failed = |error| link_error(group.rank, rank, error);
         if self.choice == TransportChoice::Verbs {
             return Ok(self.verbs().map_err(failed)?);
+        }
+        if self.choice == TransportChoice::Plugin {
+            return Ok(self.plugin().map_err(failed)?);
         }
         let ip = match (group.member.distance(group.members[rank as usize]), self.choice) {
             (Distance::Process, TransportChoice::Auto | TransportChoice::SharedMemory) => {
@@ -93,7 +135,9 @@ impl Routes for ProcessRoutes {
                 ));
             }
             (Distance::Network(ip), _) => ip,
-            (_, TransportChoice::Tcp | TransportChoice::Verbs) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            (_, TransportChoice::Tcp | TransportChoice::Verbs | TransportChoice::Plugin) => {
+                IpAddr::V4(Ipv4Addr::LOCALHOST)
+            }
         };
         if let Some((_, tcp)) = self.tcp.get(&ip) {
             return Ok(tcp.clone());
@@ -117,6 +161,6 @@ impl Routes for ProcessRoutes {
     }
 
     fn abandon(&mut self) {
-        std::mem::forget((std::mem::take(&mut self.tcp), self.verbs.take()));
+        std::mem::forget((std::mem::take(&mut self.tcp), self.verbs.take(), self.plugin.take()));
     }
 }

@@ -73,7 +73,7 @@ pub struct Links {
     has_sockets: bool,
     /// Numbers of the links that move nothing unless asked to.
     messages: Vec<usize>,
-    /// Those of them that the system did not watch when it was asked last.
+    /// Those of them that the system did not watch when it was asked last, or that have no descriptor.
     unwatched: Vec<usize>,
     readiness: Arc<Readiness>,
     /// Whether the links that were polled last are not all up, or others have been asked for since.
@@ -392,6 +392,11 @@ impl Links {
     /// Whether a rank that waits sleeps on [`Links::readiness`].
     pub(crate) fn has_sockets(&self) -> bool {
         self.has_sockets
+    }
+
+    /// Whether some link wakes no sleeper: it is looked at now and then.
+    pub(crate) fn has_unwatched(&self) -> bool {
+        !self.unwatched.is_empty()
     }
 
     /// Whether some link needs [`Links::progress`] to move anything.

@@ -346,7 +346,11 @@ impl Engine {
     /// What a look of the blocked task costs, since its last turn.
     pub(crate) fn look(&self) -> Look {
         // Links on their way are looked at by calls too.
-        if self.wanted.is_empty() && !self.links.is_connecting() { Look::Load } else { Look::Call }
+        match self.wanted.is_empty() && !self.links.is_connecting() {
+            true => Look::Load,
+            false if self.links.has_unwatched() => Look::CallBeforeNap,
+            false => Look::Call,
+        }
     }
 
     /// What this rank sleeps by while a task waits, if the rank that it waits for would ring.

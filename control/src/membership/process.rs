@@ -133,14 +133,20 @@ pub(super) enum Source {
 /// A data listener of this process, served by the control thread as long as a communicator uses it.
 pub struct Listening {
     pub listener: Arc<Listener>,
+    _serving: Serving,
+}
+
+/// A service of a transport, which the control thread serves until this is dropped.
+pub struct Serving {
+    service: Arc<dyn Service>,
     shared: Arc<Shared>,
     key: u64,
 }
 
-impl Drop for Listening {
+impl Drop for Serving {
     fn drop(&mut self) {
         if !self.shared.fork.is_forked_child() {
-            self.shared.unwatch(self.listener.descriptor(), self.key);
+            self.shared.unwatch(self.service.descriptor(), self.key);
         }
     }
 }
@@ -306,6 +312,19 @@ impl Shared {
         self.watch(service.descriptor(), Source::Service(service.clone()))
     }
 
+    /// Has the control thread serve it until what is returned is dropped.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn serving(
+        self: &Arc<Self>,
+        service: Arc<dyn Service>,
+    ) -> std::result::Result<Serving, TransportError> {
+        let refused = |source| TransportError::System { transport: "control", call: "epoll_ctl", source };
+        let key = self.attend(service.clone()).map_err(refused)?;
+        Ok(Serving { service, shared: self.clone(), key })
+    }
+
     /// The data listener of this process at one of its addresses, made at a port of the range if no communicator uses it
     /// yet.
     ///
@@ -321,9 +340,8 @@ impl Shared {
             return Ok(listening);
         }
         let listener = Arc::new(Listener::within(at, ports.map(PortRange::ports))?);
-        let refused = |source| TransportError::System { transport: "tcp", call: "epoll_ctl", source };
-        let key = self.attend(listener.clone()).map_err(refused)?;
-        let listening = Arc::new(Listening { listener, shared: self.clone(), key });
+        let serving = self.serving(listener.clone())?;
+        let listening = Arc::new(Listening { listener, _serving: serving });
         all.insert(at, Arc::downgrade(&listening));
         Ok(listening)
     }

@@ -37,6 +37,8 @@ pub struct Settings {
     pub records: usize,
     /// The transports; equal on all ranks.
     pub transport: TransportChoice,
+    /// The network plugin, as `NCCL_NET_PLUGIN` has it; ranks may differ in its file.
+    pub net_plugin: String,
     /// The ports at which this process listens for other hosts; `None` where the system picks. Ranks may differ.
     pub ports: Option<PortRange>,
     /// Pinning of the thread that joins; ranks may differ.
@@ -98,7 +100,9 @@ impl Settings {
             &[
                 ("CONSORT_TRANSPORT", &|text| {
                     let choice = TransportChoice::parse(text.trim());
-                    choice.map(Some).ok_or_else(|| bad("CONSORT_TRANSPORT", text, "one of auto, shm, tcp"))
+                    choice
+                        .map(Some)
+                        .ok_or_else(|| bad("CONSORT_TRANSPORT", text, "one of auto, shm, tcp, verbs, plugin"))
                 }),
                 ("NCCL_SHM_DISABLE", &|text| {
                     Ok((integer(text).unwrap_or(0) != 0).then_some(TransportChoice::Tcp))
@@ -108,6 +112,8 @@ impl Settings {
             TransportChoice::Auto,
             |choice| choice.name().to_owned(),
         )?;
+        let named = |text: &str| Ok(Some(text.to_owned()));
+        let net_plugin = environment.find(&[("NCCL_NET_PLUGIN", &named)], || Ok(None))?;
         let ports = read.value(
             &[(ports::NAME, &|text| Ok(PortRange::read(text)?.map(Some)))],
             None,
@@ -175,6 +181,7 @@ impl Settings {
             report_after,
             records,
             transport,
+            net_plugin: net_plugin.map(|found| found.value).unwrap_or_default(),
             ports,
             pinning,
             channels,
