@@ -179,8 +179,7 @@ pub fn many_connections_at_once(fixture: &dyn Fixture) {
     let (left, right) = sides.split_at_mut(COUNT);
     for (index, (left, right)) in left.iter_mut().zip(right).enumerate() {
         put_all(left, right, index, &[index as u8]);
-        signal(left, CounterKind::Ready, 1, index as u64);
-        await_value(right, CounterKind::Ready, 1);
+        deliver(left, right, 1, index as u64);
         assert_eq!(right.counter(CounterKind::Ready).tag(1), index as u64);
         assert_eq!(read(right, index, 1), [index as u8]);
     }
@@ -193,8 +192,7 @@ pub fn sides_may_differ_in_size(fixture: &dyn Fixture) {
         assert_eq!([left.mailbox().len(), right.mailbox().len()], mailboxes);
         assert_eq!([right.remote().bytes, left.remote().bytes], mailboxes);
         put_all(&mut left, &mut right, 0, &vec![1; mailboxes[1]]);
-        signal(&mut left, CounterKind::Ready, 1, 0);
-        await_value(&mut right, CounterKind::Ready, 1);
+        deliver(&mut left, &mut right, 1, 0);
         assert_eq!(read(&right, 0, mailboxes[1]), vec![1; mailboxes[1]]);
     }
 }

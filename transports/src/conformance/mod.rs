@@ -163,6 +163,16 @@ fn signal(from: &mut Side, kind: CounterKind, value: u64, tag: u64) {
     });
 }
 
+/// Signals that bytes are ready, and lets both sides go on until that has arrived.
+fn deliver(from: &mut Side, to: &mut Side, value: u64, tag: u64) {
+    signal(from, CounterKind::Ready, value, tag);
+    eventually("a signal arrives", || {
+        from.progress().expect("progress");
+        to.progress().expect("progress");
+        (to.counter(CounterKind::Ready).value() >= value).then_some(())
+    });
+}
+
 fn await_value(side: &mut Side, kind: CounterKind, value: u64) {
     eventually("a counter goes up", || {
         side.progress().expect("progress");
