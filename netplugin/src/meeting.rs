@@ -11,10 +11,11 @@
 //! Invariant: a stranger costs a socket and as many bytes as a call has; what it sends goes no further before its proof. Absent: what
 //! travels afterwards.
 
+use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
 use consort_control::bootstrap::random;
@@ -143,12 +144,35 @@ fn send(mut socket: &TcpStream, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
+fn unreachable(at: SocketAddr, error: Errno) -> TransportError {
+    TransportError::Unreachable { transport: TRANSPORT, address: at.to_string(), source: error.into() }
+}
+
 fn failed(call: &'static str, source: io::Error) -> TransportError {
     TransportError::System { transport: TRANSPORT, call, source }
 }
 
+/// What became of a call that the peer has not answered.
+fn unanswered(error: io::Error) -> TransportError {
+    match error.kind() {
+        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
+            TransportError::PeerClosed { transport: TRANSPORT }
+        }
+        _ => failed("recv", error),
+    }
+}
+
+/// Calls that NCCL asks for again and again, by what their handles say.
+struct Calls {
+    last: u64,
+    of: BTreeMap<u64, Call>,
+}
+
+static CALLS_UNDER_WAY: Mutex<Calls> = Mutex::new(Calls { last: 0, of: BTreeMap::new() });
+
 /// A call under way, of the side that connects.
-pub(crate) struct Call {
+struct Call {
+    at: SocketAddr,
     key: [u8; KEY_BYTES],
     transport: Arc<Tcp>,
     stage: Stage,
@@ -164,23 +188,24 @@ impl Call {
     fn begin(network: &Network, place: Place) -> Result<Self, TransportError> {
         let transport = network.transport(place.key)?;
         let endpoint = transport.endpoint(Layout::new(0).calling(true))?;
-        let socket = call(place.at).map_err(|error| failed("connect", error.into()))?;
-        Ok(Call { key: place.key, transport, stage: Stage::Calling(TcpStream::from(socket), endpoint) })
+        let socket = call(place.at).map_err(|error| unreachable(place.at, error))?;
+        let Place { at, key } = place;
+        Ok(Call { at, key, transport, stage: Stage::Calling(TcpStream::from(socket), endpoint) })
     }
 
     fn poll(mut self) -> Result<Result<Met, Self>, TransportError> {
         self.stage = match self.stage {
             Stage::Calling(socket, endpoint) => {
-                if !is_connected(&socket).map_err(|error| failed("connect", error.into()))? {
+                if !is_connected(&socket).map_err(|error| unreachable(self.at, error))? {
                     return Ok(Err(Call { stage: Stage::Calling(socket, endpoint), ..self }));
                 }
                 let nonce = random().map_err(|error| failed("getrandom", io::Error::other(error)))?;
                 let said = message(&self.key, CALLS, &nonce, &endpoint.address().bytes);
-                send(&socket, &said).map_err(|error| failed("send", error))?;
+                send(&socket, &said).map_err(unanswered)?;
                 Stage::Asked(socket, endpoint, Incoming::default(), nonce)
             }
             Stage::Asked(socket, endpoint, mut incoming, nonce) => {
-                match incoming.poll(&socket, &self.key, ANSWERS).map_err(|error| failed("recv", error))? {
+                match incoming.poll(&socket, &self.key, ANSWERS).map_err(unanswered)? {
                     Poll::Pending => Stage::Asked(socket, endpoint, incoming, nonce),
                     Poll::Ready((answered, address)) if answered == nonce => {
                         Stage::Connecting(endpoint.connect(&address)?)
@@ -239,7 +264,7 @@ pub(crate) fn connect_to(
     let named = &mut handle[CALL_AT..CALL_AT + 8];
     let number = u64::from_le_bytes(named.try_into().unwrap_or_default());
     // Not under the lock: calls of other comms go on meanwhile.
-    let known = lock(&network.calls).of.remove(&number);
+    let known = lock(&CALLS_UNDER_WAY).of.remove(&number);
     let call = match known {
         Some(call) if call.key == place.key => call,
         _ => Call::begin(network, place)?,
@@ -250,7 +275,7 @@ pub(crate) fn connect_to(
             Ok(Some(met))
         }
         Err(call) => {
-            let mut calls = lock(&network.calls);
+            let mut calls = lock(&CALLS_UNDER_WAY);
             calls.last += 1;
             let number = calls.last;
             named.copy_from_slice(&number.to_le_bytes());

@@ -12,7 +12,6 @@ use consort_control::bootstrap::{further_interfaces, random, usable_interfaces, 
 use consort_transports::{Listener, Service, Tcp, TransportError};
 
 use crate::log;
-use crate::meeting::Call;
 
 /// A speed, where the system knows none.
 const SPEED_MBITS: u32 = 10_000;
@@ -35,15 +34,6 @@ pub(crate) struct Network {
     process: u32,
     /// Transports by their keys: of this process, and of those that it calls.
     transports: Mutex<HashMap<[u8; KEY_BYTES], Weak<Tcp>>>,
-    /// Calls that NCCL asks for again and again, by what their handles say.
-    pub(crate) calls: Mutex<Calls>,
-}
-
-/// Calls under way.
-#[derive(Default)]
-pub(crate) struct Calls {
-    pub(crate) last: u64,
-    pub(crate) of: HashMap<u64, Call>,
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -103,7 +93,6 @@ impl Network {
             speed_mbits: if speed == 0 { SPEED_MBITS } else { speed },
             process: std::process::id(),
             transports: Mutex::default(),
-            calls: Mutex::default(),
         })
     }
 

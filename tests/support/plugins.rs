@@ -1,9 +1,20 @@
-//! The network plugin of `tests/c/netplugin.c`, compiled.
+//! Network plugins: that of `tests/c/netplugin.c`, compiled, and our own.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use crate::compiler::{has, root, succeeds};
+
+/// Our own, as cargo has built it: beside the test that runs.
+///
+/// # Panics
+/// If it is not there.
+pub fn own_plugin() -> PathBuf {
+    let test = std::env::current_exe().expect("this test");
+    let library = test.with_file_name("libnccl_net_consort.so");
+    assert!(library.exists(), "no {}", library.display());
+    library
+}
 
 /// The plugin with these definitions, as a shared object; `None` without a compiler.
 ///

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use consort_tests::plugins::memory_plugin;
+use consort_tests::plugins::{memory_plugin, own_plugin};
 use consort_transports::conformance::{Fixture, Stranger};
 use consort_transports::{Address, NetPlugin, Transport, conformance, conformance_suite};
 
@@ -37,6 +37,8 @@ fn memory() -> Option<&'static PathBuf> {
 }
 
 conformance_suite!(of_shared_memory, Over(memory().expect("it was compiled").clone()), where memory().is_some());
+
+conformance_suite!(of_our_own, Over(own_plugin()));
 
 #[test]
 fn every_version_of_the_interface_is_spoken() {
