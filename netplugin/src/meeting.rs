@@ -29,8 +29,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::sockopt::SocketError;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, getsockopt, socket};
 
-use crate::network::{KEY_BYTES, Network, lock};
-use crate::stream::RING_BYTES;
+use crate::network::{KEY_BYTES, Network, RING_BYTES, lock};
 
 const MAGIC: [u8; 8] = *b"consort1";
 const NONCE_BYTES: usize = 16;

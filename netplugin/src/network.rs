@@ -15,6 +15,8 @@ use crate::log;
 
 /// A speed, where the system knows none.
 const SPEED_MBITS: u32 = 10_000;
+/// Bytes of a ring: the mailbox of a side that receives.
+pub(crate) const RING_BYTES: usize = 2 << 20;
 /// Bytes of a key.
 pub(crate) const KEY_BYTES: usize = 32;
 

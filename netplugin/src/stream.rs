@@ -19,10 +19,8 @@ use consort_transports::abi::{
 use consort_transports::{Connection, CounterKind, PeerState, Tcp, TransportError};
 
 use crate::meeting::Met;
-use crate::network::Network;
+use crate::network::{Network, RING_BYTES};
 
-/// The receiver's mailbox.
-pub(crate) const RING_BYTES: usize = 2 << 20;
 /// What is written at a time, so that the receiver takes it while more is on its way.
 const CHUNK_BYTES: usize = 256 << 10;
 /// Bytes that are taken before the sender hears so.
@@ -98,7 +96,7 @@ struct Outgoing {
 unsafe impl Send for Outgoing {}
 
 impl Outgoing {
-    /// At most so many bytes of what is to be written next.
+    /// At most `most` bytes of what is to be written next.
     fn next(&self, most: usize) -> Span<'_> {
         if let Some(rest) = self.staged.get(self.at..).filter(|rest| !rest.is_empty()) {
             return Span::of(&rest[..rest.len().min(most)]);
@@ -249,7 +247,7 @@ impl End {
         Ok(Some(receiving.begun - 1))
     }
 
-    /// Goes on, and says whether a request is over: then with the bytes of each of its parts, of which those of a send are one.
+    /// Goes on, and says whether a request is over: then with the bytes of each of its parts; a send has one, whose length the caller knows.
     ///
     /// # Errors
     /// What broke the connection; a message that is longer than its receive.

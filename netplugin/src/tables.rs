@@ -464,7 +464,7 @@ unsafe extern "C" fn iflush(
     _: *mut Address,
     request: *mut Address,
 ) -> Code {
-    // SAFETY: a place for a request, of which there is none.
+    // SAFETY: a place for a request; there is none.
     returned("iflush", || unsafe { put(request, null_mut()) })
 }
 

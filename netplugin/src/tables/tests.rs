@@ -111,7 +111,7 @@ fn exchange(version: &Version<'_>) {
     close_both([sending, receiving]);
 }
 
-const RING: usize = crate::stream::RING_BYTES;
+const RING: usize = crate::network::RING_BYTES;
 /// The longest message that is written at once.
 const STAGED: usize = 4080;
 

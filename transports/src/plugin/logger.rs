@@ -83,7 +83,7 @@ unsafe extern "C" fn entry(
 }
 
 unsafe extern "C" {
-    /// `stdio.h`: writes at most so many bytes with a zero at the end.
+    /// `stdio.h`: writes at most this number of bytes, a zero at the end among them.
     fn vsnprintf(to: *mut c_char, bytes: usize, format: *const c_char, values: *mut c_void) -> c_int;
 }
 

@@ -401,7 +401,7 @@ pub(super) struct Places {
 unsafe impl Send for Places {}
 
 impl Places {
-    /// Registers memory of so many places.
+    /// Registers memory of `count` places.
     pub(super) fn new(comm: Comm, count: usize, place_bytes: usize) -> Result<Self, TransportError> {
         let memory =
             Mapping::anonymous(count * place_bytes).map_err(|error| TransportError::memory(NAME, error))?;
