@@ -169,6 +169,7 @@ macro_rules! old {
         let table = &$table;
         assert_eq!($init(table), SUCCESS);
         both(&Version {
+            // SAFETY: as NCCL calls it, with comms, places and lists of this test.
             listen: &|handle, comm| unsafe { table.listen.expect("listen")(0, handle, comm) },
             connect: &|handle, comm| $connect(table, handle, comm),
             isend: &|comm, data, bytes, tag, request| $isend(table, comm, data, bytes, tag, request),
@@ -181,10 +182,13 @@ macro_rules! old {
 fn version_8() {
     old!(
         ncclNetPlugin_v8,
+        // SAFETY: as NCCL calls it, with comms, places and lists of this test.
         |table: &NetV8| unsafe { table.init.expect("init")(None) },
+        // SAFETY: as NCCL calls it, with comms, places and lists of this test.
         |table: &NetV8, handle, comm| unsafe {
             table.connect.expect("connect")(0, handle, comm, &mut null_mut())
         },
+        // SAFETY: as NCCL calls it, with comms, places and lists of this test.
         |table: &NetV8, comm, data, bytes: usize, tag, request| unsafe {
             table.isend.expect("isend")(comm, data, bytes as c_int, tag, null_mut(), request)
         },
@@ -192,6 +196,7 @@ fn version_8() {
             let mut ints: Vec<c_int> = bytes.iter().map(|bytes| *bytes as c_int).collect();
             let (count, tags) = (data.len() as c_int, tags.as_mut_ptr());
             let irecv = table.irecv.expect("irecv");
+            // SAFETY: as NCCL calls it, with comms, places and lists of this test.
             unsafe { irecv(comm, count, data.as_mut_ptr(), ints.as_mut_ptr(), tags, null_mut(), request) }
         }
     );
@@ -201,16 +206,20 @@ fn version_8() {
 fn version_9() {
     old!(
         ncclNetPlugin_v9,
+        // SAFETY: as NCCL calls it, with comms, places and lists of this test.
         |table: &NetV9| unsafe { table.init.expect("init")(None) },
+        // SAFETY: as NCCL calls it, with comms, places and lists of this test.
         |table: &NetV9, handle, comm| unsafe {
             table.connect.expect("connect")(0, handle, comm, &mut null_mut())
         },
+        // SAFETY: as NCCL calls it, with comms, places and lists of this test.
         |table: &NetV9, comm, data, bytes, tag, request| unsafe {
             table.isend.expect("isend")(comm, data, bytes, tag, null_mut(), request)
         },
         |table: &NetV9, comm, data: &mut [Address], bytes: &mut [usize], tags: &mut [c_int], request| {
             let (count, tags) = (data.len() as c_int, tags.as_mut_ptr());
             let irecv = table.irecv.expect("irecv");
+            // SAFETY: as NCCL calls it, with comms, places and lists of this test.
             unsafe { irecv(comm, count, data.as_mut_ptr(), bytes.as_mut_ptr(), tags, null_mut(), request) }
         }
     );
@@ -220,11 +229,14 @@ fn version_9() {
 fn version_10() {
     old!(
         ncclNetPlugin_v10,
+        // SAFETY: as NCCL calls it, with comms, places and lists of this test.
         |table: &NetV10| unsafe { table.init.expect("init")(None, None) },
+        // SAFETY: as NCCL calls it, with comms, places and lists of this test.
         |table: &NetV10, handle, comm| unsafe {
             let mut config = Config { traffic_class: TRAFFIC_CLASS_NONE };
             table.connect.expect("connect")(0, &mut config, handle, comm, &mut null_mut())
         },
+        // SAFETY: as NCCL calls it, with comms, places and lists of this test.
         |table: &NetV10, comm, data, bytes, tag, request| unsafe {
             table.isend.expect("isend")(comm, data, bytes, tag, null_mut(), null_mut(), request)
         },
@@ -232,6 +244,7 @@ fn version_10() {
             let (count, tags) = (data.len() as c_int, tags.as_mut_ptr());
             let irecv = table.irecv.expect("irecv");
             let (data, bytes) = (data.as_mut_ptr(), bytes.as_mut_ptr());
+            // SAFETY: as NCCL calls it, with comms, places and lists of this test.
             unsafe { irecv(comm, count, data, bytes, tags, null_mut(), null_mut(), request) }
         }
     );
@@ -245,27 +258,35 @@ fn versions_11_and_12() {
             let (table, mut context) = (&$table, null_mut());
             let mut config = Config { traffic_class: TRAFFIC_CLASS_NONE };
             let init = table.init.expect("init");
+            // SAFETY: as NCCL calls it, with comms, places and lists of this test.
             assert_eq!(unsafe { init(&mut context, 7, &mut config, None, None) }, SUCCESS);
             let (listen, connect) = (table.listen.expect("listen"), table.connect.expect("connect"));
             let (isend, irecv) = (table.isend.expect("isend"), table.irecv.expect("irecv"));
             both(&Version {
+                // SAFETY: as NCCL calls it, with comms, places and lists of this test.
                 listen: &|handle, comm| unsafe { listen(context, 0, handle, comm) },
+                // SAFETY: as NCCL calls it, with comms, places and lists of this test.
                 connect: &|handle, comm| unsafe { connect(context, 0, handle, comm, &mut null_mut()) },
+                // SAFETY: as NCCL calls it, with comms, places and lists of this test.
                 isend: &|comm, data, bytes, tag, request| unsafe {
                     isend(comm, data, bytes, tag, null_mut(), null_mut(), request)
                 },
                 irecv: &|comm, data, bytes, tags, request| {
                     let (count, tags) = (data.len() as c_int, tags.as_mut_ptr());
                     let (data, bytes) = (data.as_mut_ptr(), bytes.as_mut_ptr());
+                    // SAFETY: as NCCL calls it, with comms, places and lists of this test.
                     unsafe { irecv(comm, count, data, bytes, tags, null_mut(), null_mut(), request) }
                 },
             });
             // SAFETY: of all fields a zero is a value.
             let mut found = unsafe { std::mem::zeroed() };
             let properties = table.properties.expect("properties");
+            // SAFETY: as NCCL calls it, with comms, places and lists of this test.
             assert_eq!(unsafe { properties(0, &mut found) }, SUCCESS);
             assert_eq!((found.pointers, found.receives_max, found.joined.count), (POINTER_HOST, 1, 1));
+            // SAFETY: as NCCL calls it, with comms, places and lists of this test.
             assert_eq!(unsafe { properties(1, &mut found) }, INVALID_ARGUMENT);
+            // SAFETY: as NCCL calls it, with comms, places and lists of this test.
             assert_eq!(unsafe { table.tail.finalize.expect("finalize")(context) }, SUCCESS);
         }};
     }

@@ -55,7 +55,7 @@ struct Shared {
 }
 
 struct Lingering {
-    line: Line,
+    line: Box<Line>,
     since: Instant,
     has_said_end: bool,
 }
@@ -197,7 +197,7 @@ enum Stage {
         receiving: Option<Comm>,
     },
     /// Both are there; the peer's hello is waited for.
-    Greeting(Line),
+    Greeting(Box<Line>),
     Over,
 }
 
@@ -228,7 +228,8 @@ impl PluginConnecting {
         }
         Ok(match (sending, receiving) {
             (Some(sending), Some(receiving)) => {
-                Stage::Greeting(Line::new([sending, receiving], mailbox, &self.place, &self.peer)?)
+                let line = Line::new([sending, receiving], mailbox, &self.place, &self.peer)?;
+                Stage::Greeting(Box::new(line))
             }
             (sending, receiving) => Stage::Meeting { listening, mailbox, sending, receiving },
         })
@@ -283,7 +284,7 @@ impl Drop for PluginConnecting {
 struct PluginConnection {
     shared: Arc<Shared>,
     /// None when it is dropped.
-    line: Option<Line>,
+    line: Option<Box<Line>>,
 }
 
 impl PluginConnection {
