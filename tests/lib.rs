@@ -33,6 +33,8 @@ pub mod matrix;
 pub mod own_process;
 #[path = "support/pattern.rs"]
 pub mod pattern;
+#[path = "support/plugins.rs"]
+pub mod plugins;
 pub mod rank;
 #[path = "support/standin.rs"]
 pub mod standin;

@@ -59,6 +59,8 @@ pub enum TransportChoice {
     Tcp,
     /// RDMA through verbs between all ranks, also on one host.
     Verbs,
+    /// A network plugin of NCCL's between all ranks, also on one host.
+    Plugin,
 }
 
 impl TransportChoice {
@@ -69,18 +71,18 @@ impl TransportChoice {
             TransportChoice::SharedMemory => "shm",
             TransportChoice::Tcp => "tcp",
             TransportChoice::Verbs => "verbs",
+            TransportChoice::Plugin => "plugin",
         }
     }
 
     /// Whether no link between ranks is through memory that both have mapped.
     pub fn is_by_messages(self) -> bool {
-        matches!(self, TransportChoice::Tcp | TransportChoice::Verbs)
+        matches!(self, TransportChoice::Tcp | TransportChoice::Verbs | TransportChoice::Plugin)
     }
 
     fn parse(text: &str) -> Option<Self> {
-        [TransportChoice::Auto, TransportChoice::SharedMemory, TransportChoice::Tcp, TransportChoice::Verbs]
-            .into_iter()
-            .find(|c| c.name() == text)
+        use TransportChoice::{Auto, Plugin, SharedMemory, Tcp, Verbs};
+        [Auto, SharedMemory, Tcp, Verbs, Plugin].into_iter().find(|c| c.name() == text)
     }
 }
 
@@ -190,7 +192,7 @@ impl Options {
         self
     }
 
-    /// How ranks may be linked (`CONSORT_TRANSPORT`: `auto`, `shm`, `tcp` or `verbs`). Must be equal on all ranks.
+    /// How ranks may be linked (`CONSORT_TRANSPORT`: `auto`, `shm`, `tcp`, `verbs` or `plugin`). Must be equal on all ranks.
     pub fn transport(mut self, choice: TransportChoice) -> Self {
         self.transport = Some(choice);
         self

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use consort_algorithms::hardware::BusId;
 use consort_transports::{
-    Addresses, MemoryLender, Near, RdmaOptions, Tcp, Transport, TransportError, Travel, Verbs,
+    Addresses, MemoryLender, Near, NetPlugin, RdmaOptions, Tcp, Transport, TransportError, Travel, Verbs,
 };
 
 use crate::Rank;
@@ -36,7 +36,20 @@ pub(crate) struct ProcessRoutes {
     tcp: HashMap<IpAddr, (Vec<Arc<Listening>>, Arc<Tcp>)>,
     /// The rank's, once it is needed.
     verbs: Option<Arc<Adapters>>,
+    /// The list of plugins, and the transport over the first that can be used, once it is needed.
+    plugins: String,
+    plugin: Option<Arc<Plugged>>,
 }
+
+/// A plugin's transport, with what the control thread does for it.
+struct Plugged {
+    /// Before the transport, whose last words it must not miss.
+    _attended: Option<Attendance>,
+    transport: Arc<NetPlugin>,
+}
+
+/// The plugins of this process by their lists, for as long as a communicator uses them.
+static PLUGINS: Mutex<Vec<(String, Weak<Plugged>)>> = Mutex::new(Vec::new());
 
 /// RDMA for ranks in one place that ask for the same.
 struct Adapters {
@@ -76,7 +89,18 @@ impl ProcessRoutes {
     pub(crate) fn new(shared: Arc<Shared>, settings: &Settings) -> Self {
         let Settings { transport: choice, ports, device: gpu, .. } = *settings;
         let rdma = settings.rdma.clone();
-        ProcessRoutes { choice, ports, rdma, gpu, shared, tcp: HashMap::new(), verbs: None }
+        let plugins = settings.net_plugin.clone();
+        ProcessRoutes {
+            choice,
+            ports,
+            rdma,
+            gpu,
+            shared,
+            tcp: HashMap::new(),
+            verbs: None,
+            plugins,
+            plugin: None,
+        }
     }
 
     /// Where this rank is, for the choice of an adapter. Ranks of one host and memory node take turns.
@@ -112,9 +136,7 @@ impl ProcessRoutes {
             Some(adapters) => adapters,
             None => {
                 let verbs = Arc::new(Verbs::near(&options(&self.rdma), &near)?);
-                let refused =
-                    |source| TransportError::System { transport: "verbs", call: "epoll_ctl", source };
-                let _attended = self.shared.attended(verbs.events()).map_err(refused)?;
+                let _attended = self.shared.attended(verbs.events())?;
                 let adapters = Arc::new(Adapters { verbs, _attended });
                 of_process.push((self.rdma.clone(), near, Arc::downgrade(&adapters)));
                 adapters
@@ -122,6 +144,32 @@ impl ProcessRoutes {
         };
         self.verbs = Some(adapters.clone());
         Ok(adapters.verbs.clone())
+    }
+
+    fn plugin(&mut self) -> std::result::Result<Arc<NetPlugin>, TransportError> {
+        if let Some(plugged) = &self.plugin {
+            return Ok(plugged.transport.clone());
+        }
+        let mut of_process = PLUGINS.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = of_process.iter().position(|(list, _)| *list == self.plugins);
+        let plugged = known.and_then(|at| of_process[at].1.upgrade());
+        // A forked child's copy is its parent's.
+        let plugged = match plugged {
+            Some(plugged) if !plugged.transport.is_forked_child() => plugged,
+            parents => {
+                std::mem::forget(parents);
+                known.into_iter().for_each(|at| _ = of_process.swap_remove(at));
+                let transport = Arc::new(NetPlugin::load(&self.plugins)?);
+                let service = transport.service();
+                let _attended = service.map(|service| self.shared.attended(service)).transpose()?;
+                Arc::new(Plugged { _attended, transport })
+            }
+        };
+        if !of_process.iter().any(|(list, _)| *list == self.plugins) {
+            of_process.push((self.plugins.clone(), Arc::downgrade(&plugged)));
+        }
+        self.plugin = Some(plugged.clone());
+        Ok(plugged.transport.clone())
     }
 }
 
@@ -141,6 +189,9 @@ impl Routes for ProcessRoutes {
         if self.choice == TransportChoice::Verbs {
             return Ok(self.verbs(group).map_err(failed)?);
         }
+        if self.choice == TransportChoice::Plugin {
+            return Ok(self.plugin().map_err(failed)?);
+        }
         let ip = match (group.member.distance(group.members[rank as usize]), self.choice) {
             (Distance::Process, TransportChoice::Auto | TransportChoice::SharedMemory) => {
                 return Ok(self.shared.loopback.clone());
@@ -159,7 +210,9 @@ impl Routes for ProcessRoutes {
                 ));
             }
             (Distance::Network(ip), _) => ip,
-            (_, TransportChoice::Tcp | TransportChoice::Verbs) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            (_, TransportChoice::Tcp | TransportChoice::Verbs | TransportChoice::Plugin) => {
+                IpAddr::V4(Ipv4Addr::LOCALHOST)
+            }
         };
         if let Some((_, tcp)) = self.tcp.get(&ip) {
             return Ok(tcp.clone());
@@ -183,6 +236,6 @@ impl Routes for ProcessRoutes {
     }
 
     fn abandon(&mut self) {
-        std::mem::forget((std::mem::take(&mut self.tcp), self.verbs.take()));
+        std::mem::forget((std::mem::take(&mut self.tcp), self.verbs.take(), self.plugin.take()));
     }
 }

@@ -75,7 +75,7 @@ pub struct Links {
     has_calls: bool,
     /// Numbers of the links that move nothing unless asked to.
     messages: Vec<usize>,
-    /// Those of them that the system did not watch when it was asked last.
+    /// Those of them that the system did not watch when it was asked last, or that have no descriptor.
     unwatched: Vec<usize>,
     readiness: Arc<Readiness>,
     /// Whether the links that were polled last are not all up, or others have been asked for since.
@@ -401,6 +401,11 @@ impl Links {
     /// Whether no link that moves nothing by itself is looked at by calls of the system.
     pub(crate) fn is_looked_at_by_loads(&self) -> bool {
         !self.is_connecting && !self.has_calls
+    }
+
+    /// Whether some link wakes no sleeper: it is looked at now and then.
+    pub(crate) fn has_unwatched(&self) -> bool {
+        !self.unwatched.is_empty()
     }
 
     /// Whether some link needs [`Links::progress`] to move anything.

@@ -355,6 +355,7 @@ impl Engine {
         // Links on their way are looked at by calls too.
         match self.wanted.is_empty() && !self.links.is_connecting() {
             true => Look::Load,
+            false if self.links.has_unwatched() => Look::CallBeforeNap,
             false if self.links.is_looked_at_by_loads() => Look::Queue,
             false => Look::Call,
         }

@@ -84,12 +84,13 @@ fn events(sends: bool) -> EpollEvent {
 }
 
 impl Readiness {
-    /// Watches a connection from now on. Whether it is watched; if not, it is to be put here before the next sleep.
+    /// Watches a connection from now on. Whether it is watched; if not, it is to be put here before the next sleep. One that has
+    /// no descriptor never is.
     #[must_use]
     pub(super) fn watch(&self, connection: &dyn Connection) -> bool {
         // Each of them, whatever became of those before.
-        let refused = wakes(connection).filter(|wake| !self.watch_one(*wake)).count();
-        refused == 0
+        let watched = wakes(connection).map(|wake| self.watch_one(wake));
+        watched.fold((0, true), |(count, all), is_watched| (count + 1, all & is_watched)) > (0, true)
     }
 
     fn watch_one(&self, wake: BorrowedFd<'_>) -> bool {

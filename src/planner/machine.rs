@@ -126,10 +126,10 @@ impl Machine {
         };
         match transport {
             // The kernel copies between the ranks of one host; no adapter is in the way.
-            TransportChoice::Tcp | TransportChoice::Verbs if hosts <= 1 => {
+            by_messages if by_messages.is_by_messages() && hosts <= 1 => {
                 topology::tcp_hosts(&(0..ranks).collect::<Vec<u32>>(), Inside::Memory, None, &[], turns)
             }
-            TransportChoice::Tcp | TransportChoice::Verbs => by_host(Inside::Sockets),
+            by_messages if by_messages.is_by_messages() => by_host(Inside::Sockets),
             _ if hosts <= 1 && per_domain > 1 => {
                 topology::host_of_domains(ranks / per_domain, per_domain, cores)
             }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use consort_cuda::CudaError;
 use consort_memory::MemoryError;
 
+use crate::abi;
 use crate::adapter::AdapterTrouble;
 
 /// Why a transport could not do what it was asked to.
@@ -112,6 +113,24 @@ pub enum TransportError {
         transport: &'static str,
         /// What is wrong, and what to do.
         trouble: Box<AdapterTrouble>,
+    },
+    /// There is no network plugin that can be used.
+    #[error("{transport}: {what}; {remedy}")]
+    NoPlugin {
+        /// [`crate::Transport::name`].
+        transport: &'static str,
+        /// What is missing, and where.
+        what: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// A function of a network plugin failed.
+    #[error("{transport}: {failed}")]
+    Plugin {
+        /// [`crate::Transport::name`].
+        transport: &'static str,
+        /// Which one, and how.
+        failed: Box<FailedPlugin>,
     },
     /// The peer closed its side, or its process ended.
     #[error("{transport}: the peer closed the connection; look for the first error on its side")]
@@ -237,6 +256,55 @@ impl std::fmt::Display for FailedCompletion {
     }
 }
 
+/// A function of a network plugin that did not return success.
+#[derive(Clone, Debug)]
+pub struct FailedPlugin {
+    /// The plugin's own name.
+    pub plugin: String,
+    /// Its shared object.
+    pub file: String,
+    /// The version of the interface.
+    pub version: u32,
+    /// The function, by NCCL's name.
+    pub function: &'static str,
+    /// The device; nothing before one was chosen.
+    pub device: String,
+    /// What it returned: an `ncclResult_t`.
+    pub code: i32,
+}
+
+impl FailedPlugin {
+    /// What to do.
+    fn remedy(&self) -> &'static str {
+        match self.code {
+            1 => "the plugin was asked for host memory alone, so look at the CUDA driver it has opened",
+            abi::INVALID_ARGUMENT | abi::INVALID_USAGE => {
+                "look at the plugin's settings, which must be equal on all ranks, and at its own words in the log"
+            }
+            abi::REMOTE_ERROR => {
+                "look for the first error on the peer's side, and at the network between the two"
+            }
+            abi::SYSTEM_ERROR => {
+                "look at the network, at the limits of the process (locked memory, open files), and at the plugin's own \
+                 words in the log"
+            }
+            _ => "look at the plugin's own words in the log, or choose another CONSORT_TRANSPORT",
+        }
+    }
+}
+
+impl std::fmt::Display for FailedPlugin {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { plugin, file, version, function, device, code } = self;
+        let on = if device.is_empty() { String::new() } else { format!(" on {device}") };
+        let (name, remedy) = (abi::name_of(*code), self.remedy());
+        write!(
+            out,
+            "{function} of the network plugin {plugin} ({file}, version {version}){on} returned {name} ({code}); {remedy}"
+        )
+    }
+}
+
 fn advice(source: &io::Error) -> &'static str {
     match source.raw_os_error() {
         Some(libc::EMFILE) => "; raise the limit of open files (ulimit -n)",
@@ -267,6 +335,8 @@ impl TransportError {
             | Self::Cut { transport, .. }
             | Self::Completion { transport, .. }
             | Self::Adapter { transport, .. }
+            | Self::NoPlugin { transport, .. }
+            | Self::Plugin { transport, .. }
             | Self::SelfTestHangs { transport, .. } => transport,
         }
     }
@@ -276,6 +346,15 @@ impl TransportError {
         match self {
             Self::Driver { source, .. } => source.is_unsupported(),
             Self::NoPeerAccess { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// Whether the peer is gone, as far as the transport can say that.
+    pub fn is_peers_end(&self) -> bool {
+        match self {
+            Self::PeerClosed { .. } => true,
+            Self::Plugin { failed, .. } => failed.code == abi::REMOTE_ERROR,
             _ => false,
         }
     }

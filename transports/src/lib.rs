@@ -3,6 +3,7 @@
 //! Invariant: nothing here blocks, starts a thread or knows a rank, and what a peer sends is checked before it
 //! touches memory. Deliberately absent: ranks, collectives, reduction, waiting, async runtimes.
 
+pub mod abi;
 mod adapter;
 #[cfg(feature = "simnet")]
 mod arrival;
@@ -17,9 +18,11 @@ pub mod fuzzing;
 mod handover;
 mod info;
 mod lending;
+mod library;
 mod loopback;
 mod mapped;
 mod pidfd;
+mod plugin;
 mod ports;
 mod proof;
 mod reception;
@@ -38,11 +41,12 @@ static ALLOCATOR: fuzzing::Counting = fuzzing::Counting;
 
 pub use adapter::{AdapterTrouble, PortName};
 pub use distance::round_trip;
-pub use error::{FailedCompletion, Property, TransportError};
+pub use error::{FailedCompletion, FailedPlugin, Property, TransportError};
 pub use handover::{Desk, MemoryLender};
 pub use lending::{Fetch, Lent};
 pub use loopback::Loopback;
 pub use pidfd::PidFd;
+pub use plugin::NetPlugin;
 pub use ports::listen_within;
 pub use proof::{PROOF_BYTES, prove, proves};
 pub use shm::Shm;

@@ -22,7 +22,7 @@ const INNER: [&str; 9] = ["docker", "br-", "veth", "virbr", "cni", "flannel", "c
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] if there are none of those.
-pub(super) fn usable() -> Result<Vec<IpAddr>> {
+pub fn usable() -> Result<Vec<IpAddr>> {
     Ok(choose(&among(found(), Interfaces::asked(&Environment::of_process()).as_ref())?))
 }
 

@@ -36,7 +36,9 @@ pub use distance::RoundTrip;
 pub(crate) use host::sockets;
 pub use host::{boot_id, host_key, host_name};
 pub(crate) use interfaces::common_bits;
-pub use interfaces::{asked as asked_interfaces, further as further_interfaces, wire_mbits};
+pub use interfaces::{
+    asked as asked_interfaces, further as further_interfaces, usable as usable_interfaces, wire_mbits,
+};
 #[cfg(any(test, feature = "testing"))]
 pub use join::join;
 pub use join::{cancelled_join as cancelled, join_unless};

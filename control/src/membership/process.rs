@@ -316,8 +316,12 @@ impl Shared {
     ///
     /// # Errors
     /// The system's.
-    pub fn attended(self: &Arc<Self>, service: Arc<dyn Service>) -> io::Result<Attendance> {
-        let key = self.attend(service.clone())?;
+    pub fn attended(
+        self: &Arc<Self>,
+        service: Arc<dyn Service>,
+    ) -> std::result::Result<Attendance, TransportError> {
+        let refused = |source| TransportError::System { transport: "control", call: "epoll_ctl", source };
+        let key = self.attend(service.clone()).map_err(refused)?;
         Ok(Attendance { service, shared: self.clone(), key })
     }
 
@@ -336,8 +340,7 @@ impl Shared {
             return Ok(listening);
         }
         let listener = Arc::new(Listener::within(at, ports.map(PortRange::ports))?);
-        let refused = |source| TransportError::System { transport: "tcp", call: "epoll_ctl", source };
-        let _attended = self.attended(listener.clone()).map_err(refused)?;
+        let _attended = self.attended(listener.clone())?;
         let listening = Arc::new(Listening { listener, _attended });
         all.insert(at, Arc::downgrade(&listening));
         Ok(listening)

@@ -39,7 +39,8 @@ const OURS: [Ours; 33] = [
     variable(
         "CONSORT_TRANSPORT",
         "auto",
-        "`auto`, `shm` (memory only), `tcp` or `verbs` (RDMA between all ranks); equal on all ranks",
+        "`auto`, `shm` (memory only), `tcp`, `verbs` (RDMA between all ranks) or `plugin` (NCCL's network plugin that \
+         NCCL_NET_PLUGIN names, between all ranks); equal on all ranks",
     ),
     variable(
         "CONSORT_PIN",

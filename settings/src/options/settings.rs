@@ -42,6 +42,8 @@ pub struct Settings {
     pub records: usize,
     /// The transports; equal on all ranks.
     pub transport: TransportChoice,
+    /// The network plugin, as `NCCL_NET_PLUGIN` has it; ranks may differ in its file.
+    pub net_plugin: String,
     /// The ports at which this process listens for other hosts; `None` where the system picks. Ranks may differ.
     pub ports: Option<PortRange>,
     /// Megabits a second of this host's way to others, where the program's user says it. Ranks may differ.
@@ -110,7 +112,7 @@ impl Settings {
                     let choice = TransportChoice::parse(text.trim());
                     choice
                         .map(Some)
-                        .ok_or_else(|| bad("CONSORT_TRANSPORT", text, "one of auto, shm, tcp, verbs"))
+                        .ok_or_else(|| bad("CONSORT_TRANSPORT", text, "one of auto, shm, tcp, verbs, plugin"))
                 }),
                 ("NCCL_SHM_DISABLE", &|text| {
                     Ok((integer(text).unwrap_or(0) != 0).then_some(TransportChoice::Tcp))
@@ -124,6 +126,8 @@ impl Settings {
             TransportChoice::Verbs => Rdma::asked(environment)?,
             _ => Rdma::default(),
         };
+        let named = |text: &str| Ok(Some(text.to_owned()));
+        let net_plugin = environment.find(&[("NCCL_NET_PLUGIN", &named)], || Ok(None))?;
         let ports = read.value(
             &[(ports::NAME, &|text| Ok(PortRange::read(text)?.map(Some)))],
             None,
@@ -206,6 +210,7 @@ impl Settings {
             path_lost_after,
             records,
             transport,
+            net_plugin: net_plugin.map(|found| found.value).unwrap_or_default(),
             ports,
             wire_mbits,
             rdma,

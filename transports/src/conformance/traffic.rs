@@ -16,9 +16,8 @@ pub fn puts_land_where_they_should(fixture: &dyn Fixture) {
         let offset = random.below(MAILBOX - bytes);
         let data = random.bytes(bytes);
         put_all(&mut left, &mut right, offset, &data);
-        signal(&mut left, CounterKind::Ready, value, 0);
         expected[offset..offset + bytes].copy_from_slice(&data);
-        await_value(&mut right, CounterKind::Ready, value);
+        deliver(&mut left, &mut right, value, 0);
         assert!(read(&right, 0, MAILBOX) == expected, "after {bytes} bytes at {offset}");
         assert_eq!(right.counter(CounterKind::Credit).value(), 0);
     }
@@ -139,8 +138,7 @@ pub fn puts_out_of_bounds_are_refused(fixture: &dyn Fixture) {
         );
     }
     put_all(&mut left, &mut right, 99, &[7]);
-    signal(&mut left, CounterKind::Ready, 1, 0);
-    await_value(&mut right, CounterKind::Ready, 1);
+    deliver(&mut left, &mut right, 1, 0);
     let mut expected = [0; 100];
     expected[99] = 7;
     assert_eq!(read(&right, 0, 100), expected);

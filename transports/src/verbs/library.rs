@@ -10,6 +10,7 @@ use super::sys::{
     AsyncEvent, CompChannel, Context, Cq, Device, GidEntry, Mr, Pd, PortAttr, Qp, QpAttr, QpInitAttr,
 };
 use crate::AdapterTrouble;
+use crate::library::Library;
 
 /// The name of the library.
 const LIBRARY: &CStr = c"libibverbs.so.1";
@@ -29,14 +30,14 @@ macro_rules! functions {
 
         impl Functions {
             /// Those of an open library.
-            fn of(library: &Library) -> Result<Self, &'static str> {
+            fn of(library: Library) -> Result<Self, &'static str> {
                 Ok(Functions {
                     $($name: {
-                        let address = library.find($symbol).ok_or(concat!(stringify!($name), " is not in it"))?;
+                        let address = find(library, $symbol).ok_or(concat!(stringify!($name), " is not in it"))?;
                         // SAFETY: `verbs.h` declares a function of this type under that name, and the library stays.
                         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($argument),*) $(-> $result)?>(address) }
                     },)*
-                    query_gid_ex: library.find(c"_ibv_query_gid_ex").map(|address| {
+                    query_gid_ex: find(library, c"_ibv_query_gid_ex").map(|address| {
                         // SAFETY: as above.
                         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut Context, u32, u32, *mut GidEntry, u32, usize) -> c_int>(address) }
                     }),
@@ -71,58 +72,31 @@ functions! {
     wc_status_str = c"ibv_wc_status_str" (c_int) -> *const c_char;
 }
 
-/// An open library. It has no `Drop`: what it has opened, and its threads, would not survive being unloaded.
-struct Library(*mut c_void);
-
-impl Library {
-    fn open(name: &CStr) -> Result<Self, String> {
-        // SAFETY: a name that ends with a zero; what the library runs when it is loaded is its own.
-        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        if !handle.is_null() {
-            return Ok(Library(handle));
-        }
-        // SAFETY: may be called at any time; the text is this thread's until its next call of the loader.
-        let text = unsafe { libc::dlerror() };
-        if text.is_null() {
-            return Err("the loader says no more".into());
-        }
-        // SAFETY: not null, and ends with a zero.
-        Err(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+/// Keeps memory of devices in place where the program forks, on kernels that do not by themselves; before anything is made.
+fn prepare_for_forks(library: Library) {
+    let Some(address) = find(library, c"ibv_fork_init") else { return };
+    // SAFETY: `verbs.h` declares it so, and the library stays.
+    let prepare = unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(address) };
+    // SAFETY: nothing was registered by this library before.
+    let code = unsafe { prepare() };
+    if code != 0 {
+        tracing::warn!(
+            code,
+            "a fork of this process may harm RDMA: something was registered before, or the kernel is old"
+        );
     }
+}
 
-    /// Keeps memory of devices in place where the program forks, on kernels that do not by themselves; before anything is made.
-    fn prepare_for_forks(&self) {
-        let Some(address) = self.find(c"ibv_fork_init") else { return };
-        // SAFETY: `verbs.h` declares it so, and the library stays.
-        let prepare = unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(address) };
-        // SAFETY: nothing was registered by this library before.
-        let code = unsafe { prepare() };
-        if code != 0 {
-            tracing::warn!(
-                code,
-                "a fork of this process may harm RDMA: something was registered before, or the kernel is old"
-            );
-        }
-    }
-
-    /// A function, in the present version where there are several.
-    fn find(&self, symbol: &CStr) -> Option<*mut c_void> {
-        // SAFETY: an open library, and names that end with a zero.
-        let versioned = unsafe { libc::dlvsym(self.0, symbol.as_ptr(), VERSION.as_ptr()) };
-        if !versioned.is_null() {
-            return Some(versioned);
-        }
-        // SAFETY: the same.
-        let any = unsafe { libc::dlsym(self.0, symbol.as_ptr()) };
-        (!any.is_null()).then_some(any)
-    }
+/// A function, in the present version where there are several.
+fn find(library: Library, symbol: &CStr) -> Option<*mut c_void> {
+    library.find_version(symbol, VERSION).or_else(|| library.find(symbol))
 }
 
 /// The functions of the library of this name.
 fn of_library(name: &CStr) -> Result<Functions, String> {
-    let library = Library::open(name)?;
-    let functions = Functions::of(&library)?;
-    library.prepare_for_forks();
+    let library = Library::open(Some(name))?;
+    let functions = Functions::of(library)?;
+    prepare_for_forks(library);
     Ok(functions)
 }
 

@@ -2,6 +2,7 @@
 
 use consort::{Determinism, Options, TransportChoice};
 use consort_tests::job::{Start, alone};
+use consort_tests::plugins::{memory_plugin, own_plugin};
 use consort_tests::{Links, bits, results_of_ranks};
 
 use crate::RANK;
@@ -41,6 +42,19 @@ fn a_communicator_that_is_dropped_at_once_finishes_what_was_started() {
 fn every_collective_over_tcp() {
     everything(2, "tcp", "0,1,3,97,4099,600001");
     everything(3, "tcp", "0,1,3,97,4099,70001");
+}
+
+/// Ranks sleep by looking now and then: a plugin says nothing of when it can go on.
+#[test]
+fn every_collective_over_a_network_plugin() {
+    let _alone = alone();
+    for plugin in memory_plugin(&["NET_VERSION=12"]).into_iter().chain([own_plugin()]) {
+        for (size, counts) in [(2, "0,1,3,97,4099,600001"), (3, "0,1,3,97,4099,70001")] {
+            let start = Start::new(RANK, "everything", size).with("counts", counts);
+            let start = start.env("CONSORT_TRANSPORT", "plugin").env("NCCL_NET_PLUGIN", plugin.display());
+            start.env("CONSORT_TIMEOUT", 60).go().all_end_well();
+        }
+    }
 }
 
 /// The lines of every rank: for aligned buffers, and for others.
