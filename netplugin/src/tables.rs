@@ -490,13 +490,19 @@ unsafe extern "C" fn test(request: Address, done: *mut c_int, sizes: *mut c_int)
 }
 
 unsafe extern "C" fn close(comm: Address) -> Code {
-    // SAFETY: a comm of `connect` or `accept`, for the last time.
-    returned("closeSend or closeRecv", || unsafe { Ok(taken_back::<Comm>(comm)) })
+    returned("closeSend or closeRecv", || {
+        // SAFETY: a comm of `connect` or `accept`, for the last time.
+        unsafe { taken_back::<Comm>(comm) };
+        Ok(())
+    })
 }
 
 unsafe extern "C" fn close_listen(comm: Address) -> Code {
-    // SAFETY: a comm of `listen`, for the last time.
-    returned("closeListen", || unsafe { Ok(taken_back::<Meeting>(comm)) })
+    returned("closeListen", || {
+        // SAFETY: a comm of `listen`, for the last time.
+        unsafe { taken_back::<Meeting>(comm) };
+        Ok(())
+    })
 }
 
 /// A table with the functions that are the same in all versions.
