@@ -519,19 +519,6 @@ impl Links {
         &self.readiness
     }
 
-    /// Connections on their way wake too. Whether all of them do.
-    pub(crate) fn watch_connecting(&mut self, waker: &Waker) -> bool {
-        let mut all = true;
-        for link in &mut self.table {
-            if let LinkState::Connecting(connecting, _) = &mut link.state {
-                let wake = connecting.wake();
-                let is_watched = wake.is_none_or(|(wake, sends)| self.readiness.watch_once(wake, sends));
-                all &= connecting.ring_at(waker.name()) && is_watched;
-            }
-        }
-        all
-    }
-
     /// Room to send wakes where something is to be sent.
     pub(crate) fn watch_room(&mut self, wanted: &[Wanted]) {
         let Links { messages, table, readiness, .. } = self;
@@ -544,15 +531,6 @@ impl Links {
                 readiness.watch_room(&*up.connection, rooms);
             }
         }
-    }
-
-    /// Connections that must be asked to end a sleep are. Whether nothing has come on any of them since it was looked at.
-    pub(crate) fn arm(&mut self) -> bool {
-        let Links { messages, table, .. } = self;
-        messages.iter().fold(true, |is_quiet, number| match &mut table[*number].state {
-            LinkState::Up(up) if !up.closed => up.connection.arm() && is_quiet,
-            _ => is_quiet,
-        })
     }
 
     /// Sleeps until something can be done on some link or a doorbell at the waker rings, but not longer than `limit`.

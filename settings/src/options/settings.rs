@@ -146,7 +146,7 @@ impl Settings {
             })],
             None,
             None,
-            |mbits| mbits.map_or_else(|| "as the system says".to_owned(), |mbits| mbits.to_string()),
+            |mbits| mbits.map_or_else(String::new, |mbits| mbits.to_string()),
         )?;
         let pinning = read.value(
             &[("CONSORT_PIN", &|text| {

@@ -1,4 +1,4 @@
-//! How a rank sleeps while its links are made, and on links that could not be watched at once.
+//! How a rank sleeps while its links are made, what ends a sleep, and links that could not be watched at once.
 //!
 //! Invariant: what may have come before a sleep could be ended is looked at before that sleep. Absent: sleeps on links that
 //! are up, which are [`Readiness`](super::Readiness)'s and the doorbells'.
@@ -54,5 +54,27 @@ impl Links {
             has_looked && readiness::sleep_at(&waker, &wakes, if all { limit * naps } else { limit });
         self.doorstep = Some(waker);
         is_woken
+    }
+
+    /// Connections on their way wake too. Whether all of them do.
+    pub(crate) fn watch_connecting(&mut self, waker: &Waker) -> bool {
+        let mut all = true;
+        for link in &mut self.table {
+            if let LinkState::Connecting(connecting, _) = &mut link.state {
+                let wake = connecting.wake();
+                let is_watched = wake.is_none_or(|(wake, sends)| self.readiness.watch_once(wake, sends));
+                all &= connecting.ring_at(waker.name()) && is_watched;
+            }
+        }
+        all
+    }
+
+    /// Connections that must be asked to end a sleep are. Whether nothing has come on any of them since it was looked at.
+    pub(crate) fn arm(&mut self) -> bool {
+        let Links { messages, table, .. } = self;
+        messages.iter().fold(true, |is_quiet, number| match &mut table[*number].state {
+            LinkState::Up(up) if !up.closed => up.connection.arm() && is_quiet,
+            _ => is_quiet,
+        })
     }
 }
