@@ -71,7 +71,7 @@ impl Engine {
         }
     }
 
-    /// Makes ready for a sleep on [`Links::readiness`], of whatever thread. Whether the task may sleep now;
+    /// Makes ready for a sleep on [`Readiness`](super::readiness::Readiness), of whatever thread. Whether the task may sleep now;
     /// if not, it is to look once more, as what came before doorbells and completion queues were armed has rung none.
     pub(crate) fn prepare_sleep(&mut self) -> bool {
         if !self.links.watch_rest() {
@@ -102,7 +102,7 @@ impl Engine {
         is_quiet && (is_ready || self.armed == ARMED_MAX)
     }
 
-    /// Whether [`Links::readiness`] wakes the blocked task of the last turn.
+    /// Whether [`Readiness`](super::readiness::Readiness) wakes the blocked task of the last turn.
     pub(crate) fn is_woken(&self) -> bool {
         self.links.has_sockets() && (self.look() != Look::Load || self.woken_by == WokenBy::Doorbells)
     }

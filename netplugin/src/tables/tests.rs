@@ -10,12 +10,15 @@ use super::*;
 /// How long anything is waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// A receive: the comm, the buffers, their sizes and tags, and the request.
+type Irecv<'a> = dyn Fn(Address, &mut [Address], &mut [usize], &mut [c_int], *mut Address) -> Code + 'a;
+
 /// What differs from version to version, as closures over what is alike.
 struct Version<'a> {
     listen: &'a dyn Fn(Address, *mut Address) -> Code,
     connect: &'a dyn Fn(Address, *mut Address) -> Code,
     isend: &'a dyn Fn(Address, Address, usize, c_int, *mut Address) -> Code,
-    irecv: &'a dyn Fn(Address, &mut [Address], &mut [usize], &mut [c_int], *mut Address) -> Code,
+    irecv: &'a Irecv<'a>,
 }
 
 fn eventually<T>(what: &str, mut step: impl FnMut() -> Option<T>) -> T {
