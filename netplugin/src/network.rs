@@ -57,6 +57,9 @@ pub(crate) fn present() -> Option<Arc<Network>> {
 /// # Errors
 /// Why the process cannot listen.
 pub(crate) fn acquire() -> Result<Arc<Network>, String> {
+    // One thread makes it.
+    static MAKING: Mutex<()> = Mutex::new(());
+    let _making = lock(&MAKING);
     if let Some(network) = present() {
         return Ok(network);
     }

@@ -127,6 +127,10 @@ impl ProcessRoutes {
                 std::mem::forget(known);
                 return false;
             }
+            // Who has connections by it has their errors; others open the device again.
+            if known.verbs.has_failed() {
+                return false;
+            }
             if (rdma, place) == (&self.rdma, &near) {
                 adapters = Some(known);
             }

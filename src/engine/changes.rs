@@ -188,6 +188,7 @@ impl Engine {
         self.links.ways(after, &mut |peer, way| {
             *seen.entry((peer, way.from, way.to)).or_default() |= way.is_lost;
         });
+        let looked_at: BTreeSet<Rank> = seen.keys().map(|(peer, ..)| *peer).collect();
         // Where links were closed, nothing has shown that a lost path is back.
         self.changing.ways.lost.iter().for_each(|way| _ = seen.entry(*way).or_insert(true));
         let lost: BTreeSet<_> = seen.iter().filter(|(_, is_lost)| **is_lost).map(|(way, _)| *way).collect();
@@ -196,6 +197,12 @@ impl Engine {
         for ((peer, ..), is_lost) in &seen {
             let (left, of) = sights.entry(*peer).or_default();
             (*left, *of) = (*left + u32::from(!is_lost), *of + 1);
+        }
+        // Of a peer without a link it is known that a path is lost, and not what is left.
+        for (peer, left, of) in &self.changing.ways.said {
+            if !looked_at.contains(peer) {
+                sights.insert(*peer, (*left, *of));
+            }
         }
         for (peer, from, to) in lost.symmetric_difference(&before) {
             let (left, of) = sights.get(peer).copied().unwrap_or_default();

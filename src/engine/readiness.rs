@@ -90,7 +90,8 @@ impl Readiness {
     pub(super) fn watch(&self, connection: &dyn Connection) -> bool {
         // Each of them, whatever became of those before.
         let watched = wakes(connection).map(|wake| self.watch_one(wake));
-        watched.fold((0, true), |(count, all), is_watched| (count + 1, all & is_watched)) > (0, true)
+        let (count, all) = watched.fold((0, true), |(count, all), is_watched| (count + 1, all & is_watched));
+        count > 0 && all
     }
 
     fn watch_one(&self, wake: BorrowedFd<'_>) -> bool {

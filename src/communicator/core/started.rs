@@ -161,11 +161,13 @@ impl Unattended for Core {
         }
         let Some(mut engine) = self.engine.try_acquire() else { return blocked };
         self.readiness.clear();
-        if self.group.has_changes() {
-            self.guarded(|| engine.attend());
-        }
         // A defect must not take the control thread with it: it answers for other communicators too.
-        let turn = catch_unwind(AssertUnwindSafe(|| self.advance_queue(&mut engine)));
+        let turn = catch_unwind(AssertUnwindSafe(|| {
+            if self.group.has_changes() {
+                engine.attend();
+            }
+            self.advance_queue(&mut engine)
+        }));
         let progress = turn.unwrap_or_else(|_| {
             let error = Error::internal("a panic in an operation that no thread waited for");
             self.group.fail(error.clone());

@@ -317,6 +317,9 @@ impl Line {
     /// Takes the message in a place.
     fn take(&mut self, at: usize, bytes: usize) -> Result<(), &'static str> {
         let place = self.receives.places.place(at);
+        if bytes > place.len() {
+            return Err("the plugin reports more bytes than a receive has room for");
+        }
         let mut header = [0; HEADER_BYTES];
         SpanMut::of(&mut header).copy_from(place.slice(0, HEADER_BYTES).read());
         let number = (self.receives.over - 1) as u32;

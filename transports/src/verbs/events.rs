@@ -159,6 +159,11 @@ impl Opened {
     }
 }
 
+/// Whether a device has said that it has failed.
+pub(super) fn has_failed(opened: &Opened) -> bool {
+    opened.events.has_trouble.load(Ordering::Relaxed) && lock(&opened.events.trouble).device.is_some()
+}
+
 /// Why a queue pair works no longer, where its device has said so. One load where all is well.
 pub(super) fn trouble(queue: &Queue) -> Option<TransportError> {
     let opened = queue.port().opened();

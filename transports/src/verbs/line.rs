@@ -39,6 +39,8 @@ const RESERVED: u64 = 8;
 /// Credits that wait for another message at most, and looks that bring nothing before they wait no longer.
 const CREDITS_DEFERRED_MAX: u64 = 1;
 const IDLE_LOOKS: u32 = 32;
+/// Looks that bring nothing before the device is asked whether what was sent has arrived.
+const ASK_AFTER: u32 = 256;
 /// Messages that are heard before a message of its own says so to the peer.
 const SAY_AFTER: u64 = 16;
 /// How long the reason of a failure may come after what was flushed by it.
@@ -284,11 +286,19 @@ impl Line {
         self.hear_of_sent()?;
         let is_free = !self.under_way.iter().any(overlaps);
         // Nothing else may ever say that it is over.
-        if !is_free && self.unsignalled > 0 && self.has_room(1, None)? {
+        if !is_free {
+            self.ask_device()?;
+        }
+        Ok(is_free)
+    }
+
+    /// Has the device say that all work before is over, where it would not.
+    fn ask_device(&mut self) -> Result<(), TransportError> {
+        if self.unsignalled > 0 && self.has_room(1, None)? {
             let ask = self.next_write(0, 0, None, true);
             self.queue.post(&[ask])?;
         }
-        Ok(is_free)
+        Ok(())
     }
 
     fn next_write(
@@ -483,6 +493,10 @@ impl Line {
         }
         self.check()?;
         self.idle_looks = if self.heard != heard { 0 } else { self.idle_looks.saturating_add(1) };
+        // A peer that has nothing to say does not say what it has heard either.
+        if self.broke.is_none() && self.idle_looks == ASK_AFTER && self.completed < self.posted {
+            self.ask_device()?;
+        }
         let waits = self.deferred.is_some() && self.idle_looks > IDLE_LOOKS;
         if self.broke.is_none() && (waits || self.heard - self.said >= SAY_AFTER) {
             self.send(None, Some((Kind::Heard, 0, 0)))?;
@@ -501,7 +515,8 @@ impl Line {
         self.queue.arm()?;
         let before = (self.heard, self.broke.is_some());
         self.listen()?;
-        Ok((self.heard, self.broke.is_some()) == before)
+        // What had come may have been announced late, and have taken the place of what is to come.
+        Ok((self.heard, self.broke.is_some()) == before && self.queue.is_armed())
     }
 
     fn hear(&mut self, wc: &Wc) -> Result<(), TransportError> {

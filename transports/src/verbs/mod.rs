@@ -116,6 +116,11 @@ impl Verbs {
         self.shared.port.stamp.is_forked_child()
     }
 
+    /// Whether its device has failed as a whole, and has to be opened again.
+    pub fn has_failed(&self) -> bool {
+        events::has_failed(self.shared.port.opened())
+    }
+
     /// What hears what the devices of its ports say: ports that go down and come back, queue pairs and devices that fail.
     pub fn events(&self) -> Arc<dyn Service> {
         self.watch.clone()
@@ -439,6 +444,7 @@ impl Connection for VerbsConnection {
         match kind {
             CounterKind::Ready => self.send(None, Some((Kind::Ready, value, tag))),
             CounterKind::Credit => {
+                self.line().queue.port().check_fork()?;
                 Ok(if self.line_mut().credit(value, tag)? { Poll::Ready(()) } else { Poll::Pending })
             }
         }
@@ -446,7 +452,9 @@ impl Connection for VerbsConnection {
 
     fn flush_credits(&mut self) {
         // A failure is the next look's to say.
-        let _ = self.line_mut().flush_credits();
+        if self.line().queue.port().check_fork().is_ok() {
+            let _ = self.line_mut().flush_credits();
+        }
     }
 
     fn deferred_credits(&self) -> u64 {
@@ -458,7 +466,7 @@ impl Connection for VerbsConnection {
     }
 
     fn arm(&mut self) -> bool {
-        self.line_mut().arm().unwrap_or(false)
+        self.line().queue.port().check_fork().is_ok() && self.line_mut().arm().unwrap_or(false)
     }
 
     fn is_delivered(&self) -> bool {

@@ -413,6 +413,11 @@ impl Queue {
         [self.qp as usize, self.send_cq as usize, self.recv_cq as usize]
     }
 
+    /// Whether the next completion still is to be announced.
+    pub(super) fn is_armed(&self) -> bool {
+        self.is_armed
+    }
+
     /// Becomes readable when something comes after [`Queue::arm`].
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel's descriptor is open until this is dropped.
