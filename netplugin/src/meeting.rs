@@ -17,6 +17,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use consort_control::bootstrap::random;
 use consort_transports::abi::HANDLE_BYTES;
@@ -42,6 +43,8 @@ const ANSWERS: &str = "net plugin answer";
 const TRANSPORT: &str = "tcp";
 /// Nonce, proof, length, address.
 const CALL_BYTES: usize = NONCE_BYTES + PROOF_BYTES + 2 + Address::BYTES_MAX;
+/// How long a call is kept that NCCL does not ask about.
+const ABANDONED: Duration = Duration::from_secs(300);
 /// Callers that a listening comm hears at a time.
 const CALLERS_MAX: usize = 16;
 
@@ -175,6 +178,8 @@ struct Call {
     key: [u8; KEY_BYTES],
     transport: Arc<Tcp>,
     stage: Stage,
+    /// When NCCL asked for it last.
+    asked: Instant,
 }
 
 enum Stage {
@@ -189,7 +194,8 @@ impl Call {
         let endpoint = transport.endpoint(Layout::new(0).calling(true))?;
         let socket = call(place.at).map_err(|error| unreachable(place.at, error))?;
         let Place { at, key } = place;
-        Ok(Call { at, key, transport, stage: Stage::Calling(TcpStream::from(socket), endpoint) })
+        let stage = Stage::Calling(TcpStream::from(socket), endpoint);
+        Ok(Call { at, key, transport, stage, asked: Instant::now() })
     }
 
     fn poll(mut self) -> Result<Result<Met, Self>, TransportError> {
@@ -274,11 +280,19 @@ pub(crate) fn connect_to(
             Ok(Some(met))
         }
         Err(call) => {
+            let now = Instant::now();
             let mut calls = lock(&CALLS_UNDER_WAY);
+            let is_old = |call: &Call| now.duration_since(call.asked) >= ABANDONED;
+            let old: Vec<u64> =
+                calls.of.iter().filter(|(_, call)| is_old(call)).map(|(number, _)| *number).collect();
+            let given_up: Vec<Call> = old.iter().filter_map(|number| calls.of.remove(number)).collect();
             calls.last += 1;
             let number = calls.last;
             named.copy_from_slice(&number.to_le_bytes());
-            calls.of.insert(number, call);
+            calls.of.insert(number, Call { asked: now, ..call });
+            drop(calls);
+            // Sockets are closed without the lock.
+            drop(given_up);
             Ok(None)
         }
     }
@@ -315,11 +329,27 @@ impl Meeting {
         while let Ok((socket, _)) = self.listener.accept() {
             if socket.set_nonblocking(true).is_ok() {
                 if self.callers.len() == CALLERS_MAX {
+                    self.hear_callers()?;
+                }
+                // One that has said nothing by then.
+                if self.callers.len() == CALLERS_MAX {
                     self.callers.remove(0);
                 }
                 self.callers.push((socket, Incoming::default()));
             }
         }
+        self.hear_callers()?;
+        for at in 0..self.connecting.len() {
+            if let Poll::Ready(connection) = self.connecting[at].poll()? {
+                drop(self.connecting.swap_remove(at));
+                return Ok(Some((connection, Arc::clone(&self.transport))));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Answers callers that have said who they are, and forgets strangers.
+    fn hear_callers(&mut self) -> Result<(), TransportError> {
         for (socket, mut incoming) in std::mem::take(&mut self.callers) {
             match incoming.poll(&socket, &self.network.key, CALLS) {
                 Ok(Poll::Pending) => self.callers.push((socket, incoming)),
@@ -334,13 +364,7 @@ impl Meeting {
                 Err(_) => {}
             }
         }
-        for at in 0..self.connecting.len() {
-            if let Poll::Ready(connection) = self.connecting[at].poll()? {
-                drop(self.connecting.swap_remove(at));
-                return Ok(Some((connection, Arc::clone(&self.transport))));
-            }
-        }
-        Ok(None)
+        Ok(())
     }
 }
 

@@ -170,6 +170,8 @@ pub(crate) struct Receiving {
 pub(crate) enum End {
     Sending(Sending),
     Receiving(Receiving),
+    /// Its comm is closed, with requests that were not over: they go no further.
+    Closed,
 }
 
 impl End {
@@ -255,6 +257,9 @@ impl End {
         match self {
             End::Sending(sending) => sending.test(number),
             End::Receiving(receiving) => receiving.test(number),
+            End::Closed => {
+                Err(Trouble { code: REMOTE_ERROR, why: "its comm was closed before it was over".into() })
+            }
         }
     }
 }

@@ -491,8 +491,17 @@ unsafe extern "C" fn test(request: Address, done: *mut c_int, sizes: *mut c_int)
 
 unsafe extern "C" fn close(comm: Address) -> Code {
     returned("closeSend or closeRecv", || {
+        if comm.is_null() {
+            return Ok(());
+        }
         // SAFETY: a comm of `connect` or `accept`, for the last time.
-        unsafe { taken_back::<Comm>(comm) };
+        let closed = unsafe {
+            // Requests that are not over have it too.
+            let closed = std::mem::replace(&mut *lock(held::<Comm>(comm)?), End::Closed);
+            taken_back::<Comm>(comm);
+            closed
+        };
+        drop(closed);
         Ok(())
     })
 }

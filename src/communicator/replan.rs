@@ -1,7 +1,7 @@
 //! The same ranks with another machine: what is planned after a wire was lost, or after wires were measured.
 //!
 //! Invariant: ranks agree on the machine in a collective of their own, so that from its number on all of them plan by it or none does. What was
-//! started before goes on by the plan that it has. Absent: how a lost wire is noticed (probing and measuring say it).
+//! started before goes on by the plan that it has. Absent: paths that are lost for good, for which ranks plan by themselves (`engine/changes`).
 
 use super::Communicator;
 use consort_algorithms::topology::{Topology, parse};

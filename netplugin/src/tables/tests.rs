@@ -158,6 +158,20 @@ fn edges(version: &Version<'_>) {
     assert_eq!(code, REMOTE_ERROR);
     // SAFETY: closed once.
     assert_eq!(unsafe { close(receiving) }, SUCCESS);
+
+    // A comm that is closed with a request under way is closed for the peer, and the request is not over.
+    let [sending, receiving] = version.pair();
+    let request = version.receive(receiving, &mut [&mut short[..]], &mut [0]);
+    // SAFETY: closed once.
+    assert_eq!(unsafe { close(receiving) }, SUCCESS);
+    assert_eq!(look(request), Err(REMOTE_ERROR));
+    let unsent = version.send(sending, &data, 0);
+    let unsent = [unsent, version.send(sending, &data, 0)];
+    let code =
+        eventually("the peer's end is seen", || unsent.iter().find_map(|request| look(*request).err()));
+    assert_eq!(code, REMOTE_ERROR);
+    // SAFETY: closed once.
+    assert_eq!(unsafe { close(sending) }, SUCCESS);
 }
 
 fn both(version: &Version<'_>) {
