@@ -41,6 +41,7 @@ fn drawn() -> Vec<(&'static str, Algorithm, Collective, u32)> {
         ("Boxes, grids and rails", Algorithm::Hierarchical { per_box: 2 }, AllReduce, 4),
         ("Boxes, grids and rails", Algorithm::BlueConnect { dimensions: [2, 3, 1, 1] }, ReduceScatter, 6),
         ("Boxes, grids and rails", Algorithm::BoxTree { per_box: 2 }, AllReduce, 6),
+        ("Boxes, grids and rails", Algorithm::BoxChain { per_box: 2, first: 1 }, Broadcast, 6),
         ("Boxes, grids and rails", Algorithm::TwoLevel { per_box: 2 }, AllToAll, 4),
         ("Boxes, grids and rails", Algorithm::Coordinated, AllToAllReplicated { group: 2 }, 6),
         ("Boxes, grids and rails", Algorithm::Rails { per_box: 2, channels: 1 }, AllReduce, 4),

@@ -15,6 +15,8 @@
 //! Invariant: no more messages are under way than the tray has places and the peer has receives; one that is not the next is
 //! refused. Absent: how two ends meet, and who waits.
 
+mod credits;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -36,8 +38,7 @@ use crate::{PeerState, TransportError};
 
 /// Places of the tray that are kept for what must go out: words of what was heard, and the end.
 const RESERVED: u64 = 8;
-/// Credits that wait for another message at most, and looks that bring nothing before they wait no longer.
-const CREDITS_DEFERRED_MAX: u64 = 1;
+/// Looks that bring nothing before a credit waits no longer for another message.
 const IDLE_LOOKS: u32 = 32;
 /// Looks that bring nothing before the device is asked whether what was sent has arrived.
 const ASK_AFTER: u32 = 256;
@@ -398,35 +399,6 @@ impl Line {
             self.broke.get_or_insert((Wc { status: FLUSHED, ..Wc::default() }, Instant::now()));
         })?;
         Ok(true)
-    }
-
-    /// Raises the peer's counter of free slots with what is sent next, or now where it waits for a second time. Whether it could.
-    ///
-    /// # Errors
-    /// Those of [`Line::check`]; the device's.
-    pub(super) fn credit(&mut self, value: u64, tag: u64) -> Result<bool, TransportError> {
-        self.check()?;
-        (self.deferred, self.idle_looks) = (Some((value, tag)), 0);
-        if self.deferred_credits() > CREDITS_DEFERRED_MAX {
-            self.flush_credits()?;
-        }
-        Ok(true)
-    }
-
-    /// Credits that wait.
-    pub(super) fn deferred_credits(&self) -> u64 {
-        self.deferred.map_or(0, |(value, _)| value - self.credited)
-    }
-
-    /// Says what waits, if there is room.
-    ///
-    /// # Errors
-    /// As of [`Line::send`].
-    pub(super) fn flush_credits(&mut self) -> Result<(), TransportError> {
-        if self.deferred.is_some() {
-            self.send(None, Some((Kind::Heard, 0, 0)))?;
-        }
-        Ok(())
     }
 
     /// What of this side's writes is over.
