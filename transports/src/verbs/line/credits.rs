@@ -14,7 +14,7 @@ impl Line {
     ///
     /// # Errors
     /// Those of [`Line::check`]; the device's.
-    pub(super) fn credit(&mut self, value: u64, tag: u64) -> Result<bool, TransportError> {
+    pub(in super::super) fn credit(&mut self, value: u64, tag: u64) -> Result<bool, TransportError> {
         self.check()?;
         (self.deferred, self.idle_looks) = (Some((value, tag)), 0);
         if self.deferred_credits() > CREDITS_DEFERRED_MAX {
@@ -24,7 +24,7 @@ impl Line {
     }
 
     /// Credits that wait.
-    pub(super) fn deferred_credits(&self) -> u64 {
+    pub(in super::super) fn deferred_credits(&self) -> u64 {
         self.deferred.map_or(0, |(value, _)| value - self.credited)
     }
 
@@ -32,7 +32,7 @@ impl Line {
     ///
     /// # Errors
     /// As of [`Line::send`].
-    pub(super) fn flush_credits(&mut self) -> Result<(), TransportError> {
+    pub(in super::super) fn flush_credits(&mut self) -> Result<(), TransportError> {
         if self.deferred.is_some() {
             self.send(None, Some((Kind::Heard, 0, 0)))?;
         }
