@@ -322,6 +322,9 @@ impl Core {
             let until = Instant::now() + timeout;
             let mut waiter = self.policy.waiter();
             while !engine.is_settled() && Instant::now() < until {
+                if self.group.has_changes() {
+                    engine.attend();
+                }
                 waiter.pause(Look::CallBeforeNap);
             }
             engine.release();

@@ -220,8 +220,11 @@ impl<'a> Member<'a> {
 
     /// After a turn: as [`Task::tend`].
     fn tend(&mut self, look: bool) {
-        if let Some(task) = &mut self.task {
-            task.tend(&mut self.owned.engine, look);
+        match &mut self.task {
+            Some(task) => task.tend(&mut self.owned.engine, look),
+            // Its part is over and others' is not, or not begun: no other thread answers for it meanwhile.
+            None if self.bundle.core.group.has_changes() => self.owned.engine.attend(),
+            None => {}
         }
     }
 

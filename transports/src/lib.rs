@@ -9,6 +9,7 @@ mod adapter;
 mod arrival;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod counters;
 pub mod cuda_ipc;
 mod distance;
 mod error;

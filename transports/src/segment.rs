@@ -22,6 +22,12 @@ pub(crate) fn nonce(transport: &'static str) -> Result<Nonce, TransportError> {
     Ok(nonce)
 }
 
+/// A [`Nonce`] as two words of a message.
+pub(crate) fn halves(nonce: &Nonce) -> (u64, u64) {
+    let whole = u128::from_le_bytes(*nonce);
+    (whole as u64, (whole >> 64) as u64)
+}
+
 /// Tells people if a side's memory may lie elsewhere than on its reader's node.
 pub(crate) fn say_misplaced(mapping: &Mapping, layout: Layout) {
     if let (Some(node), Some(error)) = (layout.node, mapping.misplaced()) {

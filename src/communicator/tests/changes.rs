@@ -92,3 +92,28 @@ fn an_abort_ends_the_wait_for_a_change() {
     });
     drop(held);
 }
+
+#[test]
+fn a_member_of_a_group_whose_part_is_over_promises_while_another_part_waits() {
+    let (ranks, others) = (two_hosts(), two_hosts());
+    std::thread::scope(|threads| {
+        let grouped = threads.spawn(|| {
+            let (mut nothing, mut sum) = ([0f32; 0], [1f32; 4]);
+            let result = crate::group(|group| {
+                group.all_reduce(&ranks[1], &mut nothing, ReduceOp::Sum)?;
+                group.all_reduce(&others[1], &mut sum, ReduceOp::Sum)
+            });
+            result.map(|()| sum)
+        });
+        let [over, waits] = [&ranks, &others].map(|comms| &comms[1].core().group.recorder);
+        while over.finished() == 0 || waits.entered() == 0 {
+            std::thread::yield_now();
+        }
+        promised(&ranks);
+        let known = empty(&ranks[0].with_timeout(Duration::from_secs(20)));
+        let mut sum = [1f32; 4];
+        others[0].all_reduce(&mut sum, ReduceOp::Sum).expect("both make the call");
+        assert_eq!(grouped.join().expect("no panic").expect("the group's calls"), [2.0; 4]);
+        known.expect("the change is known while the group waits");
+    });
+}

@@ -233,6 +233,7 @@ const FLOORS: [(&str, &[&str]); 16] = [
             "error",
             "transport",
             "fields",
+            "counters",
             "library",
             "ports",
             "info",

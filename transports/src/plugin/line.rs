@@ -16,10 +16,11 @@ use std::time::{Duration, Instant};
 use consort_memory::{Counter, Mapping, Span, SpanMut};
 
 use super::NAME;
-use super::message::{HEADER_BYTES, Header, Kind, Place, halves, piece_bytes};
+use super::message::{HEADER_BYTES, Header, Kind, Place, piece_bytes};
 use super::network::{Comm, Failed, Places, Request};
+use crate::counters::raise;
 use crate::mapped::check_bounds;
-use crate::segment::Nonce;
+use crate::segment::{Nonce, halves};
 use crate::{PeerState, TransportError};
 
 /// Places of a comm, and requests under way on it: half of what a plugin allows.
@@ -350,12 +351,4 @@ impl Line {
         }
         Ok(())
     }
-}
-
-fn raise(counter: &Counter, value: u64, tag: u64) -> Result<(), &'static str> {
-    if value <= counter.value() {
-        return Err("it lowered a counter");
-    }
-    counter.raise(value, tag);
-    Ok(())
 }

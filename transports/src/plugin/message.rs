@@ -59,12 +59,6 @@ pub(super) fn piece_bytes(mailbox_bytes: usize) -> usize {
     mailbox_bytes.min(PIECE_BYTES_MAX)
 }
 
-/// A nonce as a hello has it.
-pub(super) fn halves(nonce: &Nonce) -> (u64, u64) {
-    let whole = u128::from_le_bytes(*nonce);
-    (whole as u64, (whole >> 64) as u64)
-}
-
 /// What a message says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {

@@ -16,6 +16,7 @@ use super::port::{Ending, Item, Kind, PIECE_BYTES_MAX, PortId};
 use super::world::World;
 use super::{Handle, NAME, Network, Node, Profile};
 use crate::arrival::{Arrivals, Departures, Signal};
+use crate::counters::raise;
 use crate::mapped::check_bounds;
 use crate::{
     Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, PeerState, RemoteRegion,
@@ -282,12 +283,7 @@ impl SimnetConnection {
     }
 
     fn raise(&self, Signal { kind, value, tag }: Signal) -> Result<(), &'static str> {
-        let counter = self.counter(kind);
-        if value <= counter.value() {
-            return Err("it lowered a counter");
-        }
-        counter.raise(value, tag);
-        Ok(())
+        raise(self.counter(kind), value, tag)
     }
 }
 

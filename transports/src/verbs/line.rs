@@ -26,14 +26,15 @@ use consort_memory::{Counter, Mapping, Span, SpanMut};
 
 use super::NAME;
 use super::message::{
-    CARRIED_BYTES, Kind, MESSAGE_BYTES, Message, PLACE_BYTES, Place, TRAY, TRAY_BYTES, halves, later_packet,
+    CARRIED_BYTES, Kind, MESSAGE_BYTES, Message, PLACE_BYTES, Place, TRAY, TRAY_BYTES, later_packet,
 };
 use super::port::{Domain, Region, Written};
 use super::queue::{BATCH, Peer, Queue, SENDS, WRITES_MAX, Write};
 use super::status::{FLUSHED, RECEIVER_NOT_READY, RETRY_EXCEEDED};
 use super::sys::{self, Wc};
+use crate::counters::raise;
 use crate::mapped::check_bounds;
-use crate::segment::Nonce;
+use crate::segment::{Nonce, halves};
 use crate::{PeerState, TransportError};
 
 /// Places of the tray that are kept for what must go out: words of what was heard, and the end.
@@ -41,7 +42,7 @@ const RESERVED: u64 = 8;
 /// Looks that bring nothing before a credit waits no longer for another message.
 const IDLE_LOOKS: u32 = 32;
 /// Looks that bring nothing before the device is asked whether what was sent has arrived.
-const ASK_AFTER: u32 = 256;
+const ASK_AFTER: u32 = 4096;
 /// Messages that are heard before a message of its own says so to the peer.
 const SAY_AFTER: u64 = 16;
 /// How long the reason of a failure may come after what was flushed by it.
@@ -542,13 +543,13 @@ impl Line {
         self.heard += 1;
         self.acknowledge(message.heard)?;
         if message.credit.0 > 0 {
-            raise(&self.credit, message.credit)?;
+            raise(&self.credit, message.credit.0, message.credit.1)?;
         }
         match message.kind {
             Kind::Ready => {
                 let bytes = self.own.read(place * PLACE_BYTES + MESSAGE_BYTES, carried);
                 self.own.span(TRAY_BYTES + message.offset as usize, carried).copy_from(bytes);
-                raise(&self.ready, (message.value, message.tag))?;
+                raise(&self.ready, message.value, message.tag)?;
             }
             Kind::Hello => self.greeted += 1,
             Kind::Heard => {}
@@ -576,12 +577,4 @@ impl Line {
     fn failure(&self, wc: &Wc) -> TransportError {
         super::status::failure(&self.queue, &self.peer, wc)
     }
-}
-
-fn raise(counter: &Counter, (value, tag): (u64, u64)) -> Result<(), &'static str> {
-    if value <= counter.value() {
-        return Err("it lowered a counter");
-    }
-    counter.raise(value, tag);
-    Ok(())
 }

@@ -88,12 +88,6 @@ pub(super) fn later_packet(number: u32, by: u64) -> u32 {
     number.wrapping_add(by as u32) & ((1 << PACKET_BITS) - 1)
 }
 
-/// A nonce as a hello has it.
-pub(super) fn halves(nonce: &Nonce) -> (u64, u64) {
-    let whole = u128::from_le_bytes(*nonce);
-    (whole as u64, (whole >> 64) as u64)
-}
-
 /// What a message says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {

@@ -5,13 +5,13 @@
 
 use std::os::fd::AsRawFd;
 
-use consort_memory::Counter;
 use nix::errno::Errno;
 use nix::sys::socket::{Shutdown, shutdown};
 
 use super::super::socket::{Item, Read};
 use super::super::wire::STREAM;
 use super::{NAME, Session};
+use crate::counters::raise;
 use crate::mapped::check_bounds;
 use crate::streams::{Landing, Word};
 
@@ -136,12 +136,4 @@ impl Session {
             self.note_whole();
         }
     }
-}
-
-fn raise(counter: &Counter, value: u64, tag: u64) -> Result<(), &'static str> {
-    if value <= counter.value() {
-        return Err("it lowered a counter");
-    }
-    counter.raise(value, tag);
-    Ok(())
 }
