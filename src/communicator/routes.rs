@@ -54,8 +54,8 @@ static PLUGINS: Mutex<Vec<(String, Weak<Plugged>)>> = Mutex::new(Vec::new());
 /// RDMA for ranks in one place that ask for the same.
 struct Adapters {
     verbs: Arc<Verbs>,
-    /// What their devices say is heard by the control thread.
-    _attended: Attendance,
+    /// What their devices say is heard by the control thread, and closed connections are looked after.
+    _attended: [Attendance; 2],
 }
 
 /// RDMA of this process by what is asked for and by where the rank is, for as long as a communicator uses it.
@@ -140,7 +140,8 @@ impl ProcessRoutes {
             Some(adapters) => adapters,
             None => {
                 let verbs = Arc::new(Verbs::near(&options(&self.rdma), &near)?);
-                let _attended = self.shared.attended(verbs.events())?;
+                let attended = |service| self.shared.attended(service);
+                let _attended = [attended(verbs.events())?, attended(verbs.closed())?];
                 let adapters = Arc::new(Adapters { verbs, _attended });
                 of_process.push((self.rdma.clone(), near, Arc::downgrade(&adapters)));
                 adapters

@@ -7,6 +7,7 @@ pub mod abi;
 mod adapter;
 #[cfg(feature = "simnet")]
 mod arrival;
+mod closed;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod counters;

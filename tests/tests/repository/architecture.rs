@@ -232,6 +232,7 @@ const FLOORS: [(&str, &[&str]); 16] = [
             "abi",
             "error",
             "transport",
+            "closed",
             "fields",
             "counters",
             "library",

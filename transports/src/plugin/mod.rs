@@ -18,14 +18,12 @@ mod message;
 mod names;
 mod network;
 
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
 
 use consort_memory::{Counter, Mapping, Span, SpanMut};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use crate::closed::{Closed, Closing};
 use crate::segment::nonce;
 use crate::{
     Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, PeerState, RemoteRegion,
@@ -36,11 +34,6 @@ use message::{Kind, NAME_BYTES_MAX, Place};
 use network::{Comm, Handle, Plugin};
 
 const NAME: &str = "plugin";
-/// How long a connection that was closed waits for the plugin to send everything.
-const LINGER: Duration = Duration::from_secs(30);
-/// The same where the whole transport goes.
-const LAST_WORDS: Duration = Duration::from_secs(1);
-
 /// The transport of a process over one device of a network plugin.
 pub struct NetPlugin {
     shared: Arc<Shared>,
@@ -49,19 +42,7 @@ pub struct NetPlugin {
 struct Shared {
     plugin: Arc<Plugin>,
     /// Connections that were closed before everything was sent.
-    lingering: Mutex<Vec<Lingering>>,
-    /// Readable when a connection was closed so.
-    bell: EventFd,
-}
-
-struct Lingering {
-    line: Box<Line>,
-    since: Instant,
-    has_said_end: bool,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    closed: Arc<Closed<Box<Line>>>,
 }
 
 impl NetPlugin {
@@ -71,10 +52,8 @@ impl NetPlugin {
     /// # Errors
     /// [`TransportError::NoPlugin`] or [`TransportError::Plugin`]: why the first of them cannot be used.
     pub fn load(list: &str) -> Result<Self, TransportError> {
-        let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
-            .map_err(|error| TransportError::system(NAME, "eventfd", error))?;
         let plugin = Arc::new(Plugin::first_of(list)?);
-        Ok(NetPlugin { shared: Arc::new(Shared { plugin, lingering: Mutex::default(), bell }) })
+        Ok(NetPlugin { shared: Arc::new(Shared { plugin, closed: Closed::new(NAME)? }) })
     }
 
     /// Whether it is a forked child's copy, which must not be used.
@@ -89,7 +68,7 @@ impl Transport for NetPlugin {
     }
 
     fn endpoint(&self, layout: Layout) -> Result<Box<dyn Endpoint>, TransportError> {
-        self.shared.has_lingering();
+        self.shared.closed.tidy();
         let mailbox = Mapping::anonymous_on(layout.mailbox_bytes, layout.node)
             .map_err(|error| TransportError::memory(NAME, error))?;
         let nonce = nonce(NAME)?;
@@ -103,57 +82,31 @@ impl Transport for NetPlugin {
     }
 
     fn service(&self) -> Option<Arc<dyn Service>> {
-        Some(self.shared.clone())
-    }
-}
-
-impl Shared {
-    /// Whether connections that were closed have not sent everything; those that have are forgotten.
-    fn has_lingering(&self) -> bool {
-        let mut lingering = lock(&self.lingering);
-        lingering.retain_mut(|of| !of.is_over());
-        !lingering.is_empty()
-    }
-}
-
-impl Service for Shared {
-    fn descriptor(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
-    }
-
-    fn serve(&self) {
-        let _ = self.bell.read();
-        self.has_lingering();
-    }
-
-    fn has_chores(&self) -> bool {
-        !lock(&self.lingering).is_empty()
+        Some(self.shared.closed.clone())
     }
 }
 
 impl Drop for Shared {
-    /// What was closed before everything was sent is waited for: a network that works needs microseconds.
     fn drop(&mut self) {
         if self.plugin.stamp.is_forked_child() {
-            let lingering = self.lingering.get_mut().unwrap_or_else(PoisonError::into_inner);
-            std::mem::forget(std::mem::take(lingering));
-            return;
-        }
-        let begun = Instant::now();
-        while self.has_lingering() && begun.elapsed() < LAST_WORDS {
-            std::thread::yield_now();
+            self.closed.abandon();
+        } else {
+            self.closed.finish();
         }
     }
 }
 
-impl Lingering {
-    fn is_over(&mut self) -> bool {
-        // The end of the peer is the end of this one too, as is a failure.
-        let is_open = matches!(self.line.progress(), Ok(PeerState::Open));
-        if is_open && !self.has_said_end {
-            self.has_said_end = self.line.end();
-        }
-        !is_open || (self.has_said_end && self.line.is_flushed()) || self.since.elapsed() > LINGER
+impl Closing for Box<Line> {
+    fn is_open(&mut self) -> bool {
+        matches!(self.progress(), Ok(PeerState::Open))
+    }
+
+    fn say_end(&mut self) -> bool {
+        self.end()
+    }
+
+    fn is_delivered(&self) -> bool {
+        self.is_flushed()
     }
 }
 
@@ -375,11 +328,7 @@ impl Drop for PluginConnection {
             std::mem::forget(line);
             return;
         }
-        let mut lingering = Lingering { line, since: Instant::now(), has_said_end: false };
-        if !lingering.is_over() {
-            lock(&self.shared.lingering).push(lingering);
-            let _ = self.shared.bell.write(1);
-        }
+        self.shared.closed.keep(line);
     }
 }
 

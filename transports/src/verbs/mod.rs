@@ -39,6 +39,7 @@ use std::time::{Duration, Instant};
 
 use consort_memory::{Counter, Span, SpanMut};
 
+use crate::closed::{Closed, Closing};
 use crate::segment::nonce;
 use crate::{
     AdapterTrouble, Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, PeerState,
@@ -63,11 +64,6 @@ const GREET_FIRST: Duration = Duration::from_millis(50);
 const GREET_LAST: Duration = Duration::from_secs(1);
 /// How long a queue pair that was stopped may take to give out what had come.
 const STOPPING: Duration = Duration::from_secs(5);
-/// How long a connection that was closed waits for the peer's device.
-const LINGER: Duration = Duration::from_secs(30);
-/// The same where the whole transport goes.
-const LAST_WORDS: Duration = Duration::from_secs(1);
-
 /// The transport of a rank over the best of its ports.
 pub struct Verbs {
     shared: Arc<Shared>,
@@ -79,13 +75,7 @@ pub struct Verbs {
 struct Shared {
     port: Arc<Port>,
     /// Connections that were closed before everything had arrived.
-    lingering: Mutex<Vec<Lingering>>,
-}
-
-struct Lingering {
-    line: Line,
-    since: Instant,
-    has_said_end: bool,
+    closed: Arc<Closed<Line>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -126,6 +116,11 @@ impl Verbs {
         self.watch.clone()
     }
 
+    /// What looks after connections that were closed before everything had arrived.
+    pub fn closed(&self) -> Arc<dyn Service> {
+        self.shared.closed.clone()
+    }
+
     /// The ports that a rank in this place may use, the best first, for people: device, port and address.
     pub fn ports(&self) -> Vec<String> {
         self.ports.iter().map(|port| format!("{} ({})", port.name(), port.reach.gid)).collect()
@@ -144,7 +139,7 @@ impl Verbs {
             TransportError::adapter(NAME, AdapterTrouble::NoActivePort { ports: "there is none".into() })
         })?);
         tracing::debug!(device = port.device, port = port.number, reach = ?port.reach, "RDMA by this port");
-        Ok(Verbs { shared: Arc::new(Shared { port, lingering: Mutex::default() }), ports, watch })
+        Ok(Verbs { shared: Arc::new(Shared { port, closed: Closed::new(NAME)? }), ports, watch })
     }
 }
 
@@ -155,7 +150,7 @@ impl Transport for Verbs {
 
     fn endpoint(&self, layout: Layout) -> Result<Box<dyn Endpoint>, TransportError> {
         self.shared.port.check_fork()?;
-        self.shared.has_lingering();
+        self.shared.closed.tidy();
         let domain = Domain::new(&self.shared.port)?;
         let own = memory(&domain, layout.mailbox_bytes, layout.node, Written::ByPeer)?;
         let queue = Queue::new(&domain)?;
@@ -182,38 +177,27 @@ impl Transport for Verbs {
     }
 }
 
-impl Shared {
-    /// Whether connections that were closed have not delivered everything; those that have are forgotten.
-    fn has_lingering(&self) -> bool {
-        let mut lingering = lock(&self.lingering);
-        lingering.retain_mut(|of| !of.is_over());
-        !lingering.is_empty()
-    }
-}
-
 impl Drop for Shared {
-    /// What was closed before everything had arrived is waited for: a device that works needs microseconds.
     fn drop(&mut self) {
         if self.port.stamp.is_forked_child() {
-            let lingering = self.lingering.get_mut().unwrap_or_else(PoisonError::into_inner);
-            std::mem::forget(std::mem::take(lingering));
-            return;
-        }
-        let begun = Instant::now();
-        while self.has_lingering() && begun.elapsed() < LAST_WORDS {
-            std::thread::yield_now();
+            self.closed.abandon();
+        } else {
+            self.closed.finish();
         }
     }
 }
 
-impl Lingering {
-    fn is_over(&mut self) -> bool {
-        // The end of the peer is the end of this one too, as is a failure.
-        let is_open = matches!(self.line.progress(), Ok(PeerState::Open));
-        if is_open && !self.has_said_end {
-            self.has_said_end = self.line.send(None, Some((Kind::End, 0, 0))).unwrap_or(true);
-        }
-        !is_open || (self.has_said_end && self.line.is_delivered()) || self.since.elapsed() > LINGER
+impl Closing for Line {
+    fn is_open(&mut self) -> bool {
+        matches!(self.progress(), Ok(PeerState::Open))
+    }
+
+    fn say_end(&mut self) -> bool {
+        self.send(None, Some((Kind::End, 0, 0))).unwrap_or(true)
+    }
+
+    fn is_delivered(&self) -> bool {
+        Line::is_delivered(self)
     }
 }
 
@@ -491,10 +475,7 @@ impl Drop for VerbsConnection {
             std::mem::forget(line);
             return;
         }
-        let mut lingering = Lingering { line, since: Instant::now(), has_said_end: false };
-        if !lingering.is_over() {
-            lock(&self.shared.lingering).push(lingering);
-        }
+        self.shared.closed.keep(line);
     }
 }
 

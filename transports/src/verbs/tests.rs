@@ -177,3 +177,33 @@ fn a_peer_that_is_gone_is_an_error_that_names_device_queue_pair_and_cause() {
     assert_eq!((device.as_str(), *port), ("standin0", 1));
     assert!(peer.starts_with("10.0.0.1, queue pair ") && causes.contains("has not answered"), "{error}");
 }
+
+#[test]
+fn what_is_closed_is_looked_after_by_its_service_until_it_has_arrived() {
+    let near = Arc::new(over_standin().expect("a port"));
+    let far = over_standin().expect("a port");
+    let closed = near.closed();
+    let mut had_chores = 0;
+    for round in 1..=50 {
+        let endpoints = [near.endpoint(Layout::new(4096)), far.endpoint(Layout::new(4096))];
+        let [mut one, mut other] = meet(endpoints.map(|of| of.expect("an endpoint")), Duration::ZERO);
+        let mut done = 0;
+        assert!(one.fill(0, Span::of(&[round; 64]), (1, 0), &mut done).expect("room").is_ready());
+        drop(one);
+        had_chores += u32::from(closed.has_chores());
+        crate::conformance::eventually("the end comes behind the fill", || {
+            closed.serve();
+            match other.progress().expect("it goes on") {
+                PeerState::Closed => Some(()),
+                PeerState::Open => None,
+            }
+        });
+        assert_eq!(other.counter(CounterKind::Ready).value(), 1);
+        drop(other);
+        crate::conformance::eventually("it is over", || {
+            closed.serve();
+            (!closed.has_chores()).then_some(())
+        });
+    }
+    assert!(had_chores > 0, "each had arrived when it was closed");
+}
