@@ -12,8 +12,8 @@
 //! Each side makes a queue pair and its memory, and its address says where they are. Both connect when they know the other's; one of
 //! them greets, again and again until the other is there and answers.
 //!
-//! Invariant: nothing that the peer sends lands outside of the tray and the mailbox of its connection, for the device checks the
-//! key; a connection that was closed keeps its queue pair until the peer's device has everything. Absent: several queue pairs and
+//! Invariant: nothing that the peer sends lands outside of trays and mailboxes of this transport, for the device checks the keys; a
+//! connection that was closed keeps its queue pair until the peer's device has everything. Absent: several queue pairs and
 //! ports for one connection, and memory of devices.
 
 mod choice;
@@ -74,6 +74,8 @@ pub struct Verbs {
 
 struct Shared {
     port: Arc<Port>,
+    /// What all connections may use: memory is registered once, however many of them write from it.
+    domain: Arc<Domain>,
     /// Connections that were closed before everything had arrived.
     closed: Arc<Closed<Line>>,
 }
@@ -139,7 +141,8 @@ impl Verbs {
             TransportError::adapter(NAME, AdapterTrouble::NoActivePort { ports: "there is none".into() })
         })?);
         tracing::debug!(device = port.device, port = port.number, reach = ?port.reach, "RDMA by this port");
-        Ok(Verbs { shared: Arc::new(Shared { port, closed: Closed::new(NAME)? }), ports, watch })
+        let domain = Domain::new(&port)?;
+        Ok(Verbs { shared: Arc::new(Shared { port, domain, closed: Closed::new(NAME)? }), ports, watch })
     }
 }
 
@@ -151,9 +154,9 @@ impl Transport for Verbs {
     fn endpoint(&self, layout: Layout) -> Result<Box<dyn Endpoint>, TransportError> {
         self.shared.port.check_fork()?;
         self.shared.closed.tidy();
-        let domain = Domain::new(&self.shared.port)?;
-        let own = memory(&domain, layout.mailbox_bytes, layout.node, Written::ByPeer)?;
-        let queue = Queue::new(&domain)?;
+        let domain = &self.shared.domain;
+        let own = memory(domain, layout.mailbox_bytes, layout.node, Written::ByPeer)?;
+        let queue = Queue::new(domain)?;
         let nonce = nonce(NAME)?;
         let peer = Peer {
             reach: self.shared.port.reach,

@@ -122,7 +122,7 @@ impl Drop for Opened {
     }
 }
 
-/// What one connection may use: its queue pair takes no key of another's memory.
+/// What the connections of one transport may use: their queue pairs take the keys of each other's memory.
 pub(super) struct Domain {
     pub(super) pd: *mut Pd,
     pub(super) port: Arc<Port>,
