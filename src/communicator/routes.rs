@@ -55,7 +55,7 @@ static PLUGINS: Mutex<Vec<(String, Weak<Plugged>)>> = Mutex::new(Vec::new());
 struct Adapters {
     verbs: Arc<Verbs>,
     /// What their devices say is heard by the control thread, and closed connections are looked after.
-    _attended: [Attendance; 2],
+    _attended: [Attendance; 3],
 }
 
 /// RDMA of this process by what is asked for and by where the rank is, for as long as a communicator uses it.
@@ -110,7 +110,8 @@ impl ProcessRoutes {
         let is_beside =
             |other: &&Introduced| other.host_key == own.host_key && other.place.node == own.place.node;
         let turn = member.table[..member.rank as usize].iter().filter(is_beside).count();
-        Near { device: self.gpu.map(|gpu| gpu.to_string()), node: own.place.node, turn }
+        let ranks = member.table.iter().filter(is_beside).count();
+        Near { device: self.gpu.map(|gpu| gpu.to_string()), node: own.place.node, turn, ranks }
     }
 
     fn verbs(&mut self, group: &Group) -> std::result::Result<Arc<Verbs>, TransportError> {
@@ -141,7 +142,8 @@ impl ProcessRoutes {
             None => {
                 let verbs = Arc::new(Verbs::near(&options(&self.rdma), &near)?);
                 let attended = |service| self.shared.attended(service);
-                let _attended = [attended(verbs.events())?, attended(verbs.closed())?];
+                let [closed, sessions] = verbs.left();
+                let _attended = [attended(verbs.events())?, attended(closed)?, attended(sessions)?];
                 let adapters = Arc::new(Adapters { verbs, _attended });
                 of_process.push((self.rdma.clone(), near, Arc::downgrade(&adapters)));
                 adapters

@@ -29,6 +29,20 @@ pub(crate) trait Closing: Send {
     fn is_delivered(&self) -> bool;
 }
 
+impl<L: Closing + ?Sized> Closing for Box<L> {
+    fn is_open(&mut self) -> bool {
+        (**self).is_open()
+    }
+
+    fn say_end(&mut self) -> bool {
+        (**self).say_end()
+    }
+
+    fn is_delivered(&self) -> bool {
+        (**self).is_delivered()
+    }
+}
+
 struct Last<L> {
     line: L,
     since: Instant,

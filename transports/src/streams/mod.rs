@@ -22,12 +22,14 @@
 mod inbound;
 mod outbound;
 mod peering;
+mod soundness;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use inbound::{Inbound, Landing};
 pub(crate) use outbound::Outbound;
 pub(crate) use peering::{Fenced, Order, Peering, Word};
+pub(crate) use soundness::Soundness;
 
 /// Fills of one stream and direction that may be under way.
 pub(crate) const FILLS_MAX: usize = 64;
@@ -46,6 +48,9 @@ pub(crate) struct Path {
 /// Names a stream on both sides of a pair of processes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct StreamId(pub(crate) u32);
+
+/// The one stream of a connection.
+pub(crate) const STREAM: StreamId = StreamId(0);
 
 /// What a released fill says: the reader's counter goes up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -133,6 +133,11 @@ impl Outbound {
         is_last.then(|| self.going.pop_back()).is_some()
     }
 
+    /// Fills that the peer has said it has.
+    pub(crate) fn acknowledged(&self) -> u64 {
+        self.acknowledged
+    }
+
     /// Fills that were made since the beginning.
     pub(crate) fn made(&self) -> u64 {
         self.acknowledged + self.going.len() as u64

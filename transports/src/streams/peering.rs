@@ -19,7 +19,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::{Arrived, FILLS_MAX, Fragment, Inbound, Outbound, Path, Ready, StreamId};
+use super::{Arrived, FILLS_MAX, Fragment, Inbound, Outbound, Path, Ready, STREAM, StreamId};
 
 /// How long after a path broke, or could not be opened, it is opened again: at first, and at most. Each attempt waits twice
 /// as long as the one before. The longest wait is what is lost at most once a link is there again.
@@ -32,6 +32,25 @@ pub(crate) struct Fenced {
     pub(crate) path: Path,
     /// What that side has of each stream; of one that is not named it has nothing.
     pub(crate) arrived: Vec<(StreamId, Arrived)>,
+}
+
+impl Fenced {
+    /// What a side says of the one stream of a connection: fills that are whole, and the bits of fragments of those behind them.
+    pub(crate) fn read(path: Path, fills: u64, bitmaps: &[u8]) -> Self {
+        let (words, _) = bitmaps.as_chunks();
+        let fragments = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        let arrived = Arrived { fills, fragments };
+        let has_something = arrived != Arrived::default();
+        Fenced { path, arrived: has_something.then_some((STREAM, arrived)).into_iter().collect() }
+    }
+
+    /// The same to be written: fills that are whole, and the bits.
+    pub(crate) fn of_stream(&self) -> (u64, impl Iterator<Item = u8>) {
+        let nothing = (0, &[][..]);
+        let first = self.arrived.first();
+        let (fills, bitmaps) = first.map_or(nothing, |(_, arrived)| (arrived.fills, &arrived.fragments[..]));
+        (fills, bitmaps.iter().flat_map(|bitmap| bitmap.to_le_bytes()))
+    }
 }
 
 /// What the peering wants done; in this order.

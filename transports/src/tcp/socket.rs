@@ -10,7 +10,7 @@ use consort_memory::{Mapping, Span, SpanMut};
 use nix::errno::Errno;
 
 use super::linger;
-use super::wire::{self, BITMAPS_BYTES_MAX, HEADER_BYTES, Header};
+use super::wire::{BITMAPS_BYTES_MAX, HEADER_BYTES, Header};
 use crate::streams::{Fenced, Fragment, Path, Word};
 
 /// Where headers arrive. What comes along with one is copied from here.
@@ -245,7 +245,7 @@ impl Socket {
                     return Ok(None);
                 };
                 frame_bytes += bitmaps.len();
-                Item::Fenced(wire::fenced(path, fills, bitmaps))
+                Item::Fenced(Fenced::read(path, fills, bitmaps))
             }
         };
         self.staged.start += frame_bytes;

@@ -11,7 +11,7 @@
 //! sockets, and whether what a frame says can be so.
 
 use crate::fields::Fields;
-use crate::streams::{Arrived, FILLS_MAX, Fenced, Fragment, Path, Ready, StreamId, Word};
+use crate::streams::{FILLS_MAX, Fenced, Fragment, Path, Ready, Word};
 
 /// A line of the caches. Frames of whole lines keep payload where the system copies it fastest: with 80 bytes its copies took three
 /// times as long.
@@ -25,9 +25,6 @@ const FRAGMENT: u8 = 1;
 const WORD: u8 = 2;
 const FENCE: u8 = 3;
 const END: u8 = 4;
-
-/// The one stream of a connection.
-pub(super) const STREAM: StreamId = StreamId(0);
 
 /// A frame's header.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -112,20 +109,10 @@ impl Header {
 
 /// A fence as it travels.
 pub(super) fn fence(fenced: &Fenced) -> Vec<u8> {
-    let nothing = Arrived::default();
-    let arrived = fenced.arrived.first().map_or(&nothing, |(_, arrived)| arrived);
-    let header = Header::Fence(fenced.path, arrived.fills, arrived.fragments.len()).write();
-    let bitmaps = arrived.fragments.iter().flat_map(|bitmap| bitmap.to_le_bytes());
+    let (fills, bitmaps) = fenced.of_stream();
+    let bitmaps: Vec<u8> = bitmaps.collect();
+    let header = Header::Fence(fenced.path, fills, bitmaps.len() / size_of::<u64>()).write();
     header.into_iter().chain(bitmaps).collect()
-}
-
-/// A fence whose header was read, with its bitmaps.
-pub(super) fn fenced(path: Path, fills: u64, bitmaps: &[u8]) -> Fenced {
-    let (words, _) = bitmaps.as_chunks();
-    let fragments = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
-    let arrived = Arrived { fills, fragments };
-    let has_something = arrived != Arrived::default();
-    Fenced { path, arrived: has_something.then_some((STREAM, arrived)).into_iter().collect() }
 }
 
 #[cfg(test)]
@@ -133,6 +120,7 @@ mod tests {
     use consort_testing::Random;
 
     use super::*;
+    use crate::streams::{Arrived, STREAM};
 
     #[test]
     fn what_is_written_is_read_and_nothing_else() {
@@ -177,9 +165,9 @@ mod tests {
             let (header, rest) = bytes.split_at(HEADER_BYTES);
             let Some(Header::Fence(path, fills, count)) = Header::read(header) else { panic!("a fence") };
             assert_eq!((count, rest.len()), (bitmaps, 8 * bitmaps));
-            assert_eq!(fenced(path, fills, rest), said);
+            assert_eq!(Fenced::read(path, fills, rest), said);
         }
         let nothing = Fenced { path: Path { number: 0, epoch: 1 }, arrived: Vec::new() };
-        assert_eq!(fenced(nothing.path, 0, &fence(&nothing)[HEADER_BYTES..]), nothing);
+        assert_eq!(Fenced::read(nothing.path, 0, &fence(&nothing)[HEADER_BYTES..]), nothing);
     }
 }

@@ -13,6 +13,8 @@ pub struct Near {
     pub node: Option<u32>,
     /// How many ranks of its host that are in the same place come before it.
     pub turn: usize,
+    /// How many ranks of its host are in the same place, with this one; 0 where that is not known.
+    pub ranks: usize,
 }
 
 /// How far a port is from a rank; the nearest is the least.
@@ -85,6 +87,23 @@ pub(super) fn order(ports: &[&Standing], turn: usize) -> Vec<usize> {
         equals.rotate_left(turn % equals.len());
     }
     order
+}
+
+/// Of ports in the order of a rank, those that it takes, and whether each is a reserve: ports as near and fast as the first are dealt
+/// out among the `ranks` in the same place, each takes `most` at most; a rank with one has the next port as a reserve, of another adapter where
+/// there is one.
+pub(super) fn share(ports: &[&Standing], ranks: usize, most: usize) -> Vec<(usize, bool)> {
+    let Some(first) = ports.first() else { return Vec::new() };
+    let is_equal = |of: &&&Standing| (of.distance, of.speed_mbit_s) == (first.distance, first.speed_mbit_s);
+    let equals = ports.iter().take_while(is_equal).count();
+    let ranks = ranks.max(1);
+    let own: Vec<usize> = (0..equals / ranks).map(|turn| turn * ranks).take(most).collect();
+    if own.len() > 1 {
+        return own.into_iter().map(|at| (at, false)).collect();
+    }
+    let others = 1..ports.len();
+    let reserve = others.clone().find(|at| ports[*at].adapter != first.adapter).or(others.clone().next());
+    [Some((0, false)), reserve.map(|at| (at, true))].into_iter().flatten().collect()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
@@ -21,6 +21,8 @@ pub(super) struct Events {
     /// Whether anything of it does not work: the one thing that is looked at where all is well.
     has_trouble: AtomicBool,
     trouble: Mutex<Trouble>,
+    /// Bits of the ports that are down.
+    down: AtomicU32,
     /// Whether its events can be read no longer.
     is_deaf: AtomicBool,
 }
@@ -66,6 +68,23 @@ fn of_port(event: u32) -> Option<&'static str> {
         }
         _ => return None,
     })
+}
+
+impl Events {
+    /// Whether a port is down, as far as its device has said.
+    pub(super) fn is_down(&self, port: u8) -> bool {
+        self.down.load(Ordering::Relaxed) >> (port & 31) & 1 == 1
+    }
+
+    /// Keeps what an event says of a port.
+    fn note(&self, event: &AsyncEvent) {
+        let bit = |port: u32| 1u32.checked_shl(port).unwrap_or(0);
+        match event.event_type {
+            sys::EVENT_PORT_ERR => self.down.fetch_or(bit(event.port()), Ordering::Relaxed),
+            sys::EVENT_PORT_ACTIVE => self.down.fetch_and(!bit(event.port()), Ordering::Relaxed),
+            _ => 0,
+        };
+    }
 }
 
 impl Opened {
@@ -115,6 +134,7 @@ impl Opened {
 
     fn take(&self, event: &AsyncEvent) {
         let (device, said) = (self.device.as_str(), name(event.event_type));
+        self.events.note(event);
         let mut trouble = lock(&self.events.trouble);
         match event.event_type {
             sys::EVENT_QP_FATAL | sys::EVENT_QP_REQ_ERR | sys::EVENT_QP_ACCESS_ERR => {

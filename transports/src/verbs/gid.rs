@@ -36,6 +36,11 @@ impl Gid {
         matches!(self.ip(), IpAddr::V6(ip) if ip.is_unicast_link_local())
     }
 
+    /// Leading bits that two have in common.
+    pub(super) fn in_common(&self, other: &Gid) -> u32 {
+        (u128::from_be_bytes(self.0) ^ u128::from_be_bytes(other.0)).leading_zeros()
+    }
+
     /// The subnet of InfiniBand.
     pub(super) fn subnet(&self) -> [u8; 8] {
         let [a, b, c, d, e, f, g, h, ..] = self.0;
@@ -194,27 +199,25 @@ fn peer_port(peer: &Reach) -> String {
 pub(super) fn no_way(port: &Port, peer: &Reach) -> Option<AdapterTrouble> {
     let (own, here) = (port.name(), &port.reach);
     let layer = |is_ethernet| if is_ethernet { "Ethernet" } else { "InfiniBand" };
-    if here.is_ethernet != peer.is_ethernet {
-        return Some(AdapterTrouble::LinkLayers {
+    if here.reaches(peer) {
+        return None;
+    }
+    Some(if here.is_ethernet != peer.is_ethernet {
+        AdapterTrouble::LinkLayers {
             port: own,
             own: layer(here.is_ethernet),
             peer: peer_port(peer),
             other: layer(peer.is_ethernet),
-        });
-    }
-    if here.is_ethernet {
-        let is_mixed = here.gid.ip().is_ipv4() != peer.gid.ip().is_ipv4();
-        let (here, peer) = (here.gid.to_string(), peer.gid.to_string());
-        return is_mixed.then_some(AdapterTrouble::Families { port: own, own: here, peer });
-    }
-    let [own_subnet, other] = [here.gid.subnet(), peer.gid.subnet()];
-    // A port without an address is reached by its local id alone.
-    let is_known = here.gid != Gid::default() && peer.gid != Gid::default();
-    (is_known && own_subnet != other).then(|| AdapterTrouble::Subnets {
-        port: own,
-        own: prefix(own_subnet),
-        peer: peer_port(peer),
-        other: prefix(other),
+        }
+    } else if here.is_ethernet {
+        AdapterTrouble::Families { port: own, own: here.gid.to_string(), peer: peer.gid.to_string() }
+    } else {
+        AdapterTrouble::Subnets {
+            port: own,
+            own: prefix(here.gid.subnet()),
+            peer: peer_port(peer),
+            other: prefix(peer.gid.subnet()),
+        }
     })
 }
 

@@ -1,46 +1,38 @@
-//! One end of a connection by a queue pair: what it sends, what it hears, and what of both is over.
+//! One end of a queue pair: the messages that it sends and hears, and what of both is over.
 //!
 //! ```text
-//! fill ──► the bytes are copied to where this side keeps them; write of the bytes ─► the peer's mailbox ┐ one queue pair,
-//!                                                            write of a message ───► the peer's tray  ─┘ one doorbell
-//!                                     the message's immediate says which place of the tray ──► completion at the peer
-//! short fill ──► write of a message and the bytes behind it ──► the peer's tray ──► completion; the peer copies them to its mailbox
+//! bytes, in this side's picture of the peer's mailbox ──► write ─► the peer's mailbox ┐ one queue pair,
+//! a message, and perhaps a few bytes ──────────────────► write ─► the peer's tray    ─┘ one doorbell
+//!                                       the message's immediate says which place of the tray ──► completion at the peer
 //! ```
-//!
-//! A credit waits for the next message, which says it too, unless it is the second.
 //!
 //! An immediate says that its message is there, and all writes of the same queue pair before it. What is written stays as it is until
 //! the peer has heard of it, so the device can send it again.
 //!
 //! Invariant: no more messages are under way than the tray has places and the peer has receives; one that is not the next is
-//! refused. Absent: how two ends meet, and who waits.
-
-mod credits;
+//! refused. Absent: how two ends meet, what messages mean, and who waits.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
-use consort_memory::{Counter, Mapping, Span, SpanMut};
+use consort_memory::{Mapping, Span, SpanMut};
 
 use super::NAME;
 use super::message::{
-    CARRIED_BYTES, Kind, MESSAGE_BYTES, Message, PLACE_BYTES, Place, TRAY, TRAY_BYTES, later_packet,
+    Kind, LANE_BYTES, LETTER_BYTES, MESSAGE_BYTES, Message, PLACE_BYTES, Place, TRAY, TRAY_BYTES,
+    later_packet,
 };
 use super::port::{Domain, Region, Written};
 use super::queue::{BATCH, Peer, Queue, SENDS, WRITES_MAX, Write};
 use super::status::{FLUSHED, RECEIVER_NOT_READY, RETRY_EXCEEDED};
 use super::sys::{self, Wc};
-use crate::counters::raise;
-use crate::mapped::check_bounds;
+use crate::TransportError;
 use crate::segment::{Nonce, halves};
-use crate::{PeerState, TransportError};
 
 /// Places of the tray that are kept for what must go out: words of what was heard, and the end.
 const RESERVED: u64 = 8;
-/// Looks that bring nothing before a credit waits no longer for another message.
-const IDLE_LOOKS: u32 = 32;
 /// Looks that bring nothing before the device is asked whether what was sent has arrived.
 const ASK_AFTER: u32 = 4096;
 /// Messages that are heard before a message of its own says so to the peer.
@@ -49,6 +41,8 @@ const SAY_AFTER: u64 = 16;
 const REASON: Duration = Duration::from_millis(200);
 /// Work requests between two that have a completion here.
 const SIGNAL_AFTER: u32 = 8;
+/// A write of this many bytes has a completion of its own.
+const SIGNALLED_BYTES: usize = 32 << 10;
 
 /// What was written and may have to be sent again.
 #[derive(Clone, Copy, Debug)]
@@ -59,28 +53,67 @@ struct UnderWay {
     bytes: usize,
 }
 
+/// The memory of a connection's end, and this side's picture of the peer's.
+#[derive(Clone)]
+pub(super) struct Memory {
+    /// Trays and the mailbox, which the peer writes.
+    pub(super) own: Arc<Region>,
+    /// The peer's, as this side has written them.
+    pub(super) theirs: Arc<Region>,
+}
+
+/// The two ends of a queue pair.
+#[derive(Clone, Copy)]
+pub(super) struct Ends {
+    /// Which of the regions' registrations its port uses.
+    pub(super) port: usize,
+    /// Where its tray is here, and at the peer.
+    pub(super) trays: [usize; 2],
+    /// The number of the first packet that it sends.
+    pub(super) first_packet: u32,
+    /// The peer's queue pair, and the key and the start of its memory.
+    pub(super) peer: Peer,
+    pub(super) key: u32,
+    pub(super) start: u64,
+    /// Of this side's endpoint, and of the peer's.
+    pub(super) nonces: [Nonce; 2],
+    /// Whether this side greets.
+    pub(super) calls: bool,
+}
+
+impl Ends {
+    /// Those of two endpoints' queue pairs of these numbers, of which this side `calls` or is called.
+    pub(super) fn of([here, there]: [&Place; 2], [own, other]: [usize; 2], calls: bool) -> Self {
+        let peer = there.queues[other];
+        let (reach, key) = there.ports[peer.port];
+        let peer = Peer { reach, number: peer.number, first_packet: there.first_packet(other) };
+        Ends {
+            port: here.queues[own].port,
+            trays: [own, other].map(|queue| queue * LANE_BYTES),
+            first_packet: here.first_packet(own),
+            peer,
+            key,
+            start: there.start,
+            nonces: [here.nonce, there.nonce],
+            calls,
+        }
+    }
+}
+
 /// One end.
 pub(super) struct Line {
     pub(super) queue: Queue,
-    /// A tray and the mailbox, which the peer writes.
-    own: Region,
-    /// The peer's, as this side has written them.
-    theirs: Region,
-    pub(super) peer: Place,
-    /// The first packet of this side, and what the peer's hello must say.
-    first_packet: u32,
-    nonce: Nonce,
-    pub(super) ready: Counter,
-    pub(super) credit: Counter,
+    memory: Memory,
+    ends: Ends,
     /// Messages: sent, and heard by the peer; heard here, and said to have been.
     sent: u64,
     acknowledged: u64,
     heard: u64,
     said: u64,
-    /// The credit that waits, with its tag, and the last that was said; looks since then that brought nothing.
-    deferred: Option<(u64, u64)>,
-    credited: u64,
-    idle_looks: u32,
+    /// How many of them there were with the last letter.
+    letter: u64,
+    /// Looks in a row that brought nothing.
+    pub(super) idle_looks: u32,
     /// The last work request of each message that may be under way.
     last: [u64; TRAY as usize],
     /// Work requests: posted; over by the device's word; and over, as the peer's words show too.
@@ -95,63 +128,51 @@ pub(super) struct Line {
     greeted: u64,
     greetings: u64,
     is_stopped: bool,
-    /// The peer has ended.
-    pub(super) has_ended: bool,
-    /// What it said that it must not.
+    /// What the peer said that it must not.
     wrong: Option<&'static str>,
     /// The status of the completion that broke it, and when it came.
     broke: Option<(Wc, Instant)>,
 }
 
-/// Memory of a tray and such a mailbox.
+/// Memory of this many trays and such a mailbox.
 ///
 /// # Errors
 /// [`TransportError::OutOfMemory`].
 pub(super) fn memory(
-    domain: &Arc<Domain>,
-    mailbox_bytes: usize,
+    domains: &[Arc<Domain>],
+    (lanes, mailbox_bytes): (usize, usize),
     node: Option<u32>,
     by: Written,
-) -> Result<Region, TransportError> {
+) -> Result<Arc<Region>, TransportError> {
     let out_of = || TransportError::OutOfMemory {
         transport: NAME,
         needed_bytes: mailbox_bytes,
         what: "mailbox",
         source: std::io::Error::from_raw_os_error(libc::ENOMEM),
     };
-    let bytes = mailbox_bytes.checked_add(TRAY_BYTES).ok_or_else(out_of)?;
+    let bytes = mailbox_bytes.checked_add(lanes * LANE_BYTES).ok_or_else(out_of)?;
     let mapping = Mapping::anonymous_on(bytes, node).map_err(|error| TransportError::memory(NAME, error))?;
-    domain.register(mapping, by)
+    Region::new(domains, mapping, by)
 }
 
+/// What takes a message in, with the bytes that came with it; what is wrong with it.
+pub(super) type Take<'a> = &'a mut dyn FnMut(&Message, Span<'_>) -> Result<(), &'static str>;
+
 impl Line {
-    /// This side's end of a connection of the endpoint `here` to the endpoint `there`, which it `calls` or by which it is called.
+    /// This side's end, connected.
     ///
     /// # Errors
-    /// [`TransportError::OutOfMemory`] for what the peer's mailbox is written from; the device's.
-    pub(super) fn new(
-        own: Region,
-        queue: Queue,
-        here: &Place,
-        there: Place,
-        calls: bool,
-    ) -> Result<Self, TransportError> {
-        let theirs = memory(&queue.domain, there.mailbox_bytes as usize, None, Written::Here)?;
+    /// The device's.
+    pub(super) fn new(queue: Queue, memory: Memory, ends: Ends) -> Result<Self, TransportError> {
         let mut line = Line {
             queue,
-            own,
-            theirs,
-            peer: there,
-            first_packet: here.peer.first_packet,
-            nonce: here.nonce,
-            ready: Counter::standalone(),
-            credit: Counter::standalone(),
+            memory,
+            ends,
             sent: 0,
             acknowledged: 0,
             heard: 0,
             said: 0,
-            deferred: None,
-            credited: 0,
+            letter: 0,
             idle_looks: 0,
             last: [0; TRAY as usize],
             posted: 0,
@@ -161,9 +182,8 @@ impl Line {
             former: 0,
             under_way: VecDeque::with_capacity(SENDS as usize),
             greeted: 0,
-            greetings: if calls { 1 } else { 2 },
+            greetings: if ends.calls { 1 } else { 2 },
             is_stopped: false,
-            has_ended: false,
             wrong: None,
             broke: None,
         };
@@ -173,9 +193,9 @@ impl Line {
 
     /// Connects the queue pair to the peer's, behind what both have said: each message of the beginning is one packet.
     fn connect(&mut self) -> Result<(), TransportError> {
-        let there = self.peer.peer;
+        let there = self.ends.peer;
         let expected = Peer { first_packet: later_packet(there.first_packet, self.heard), ..there };
-        self.queue.connect(&expected, later_packet(self.first_packet, self.sent))
+        self.queue.connect(&expected, later_packet(self.ends.first_packet, self.sent))
     }
 
     /// How many hellos have come.
@@ -183,13 +203,18 @@ impl Line {
         self.greeted
     }
 
+    /// Whether this side greets.
+    pub(super) fn calls(&self) -> bool {
+        self.ends.calls
+    }
+
     /// Says that the queue pair is there. Whether it could.
     ///
     /// # Errors
     /// As of [`Line::send`].
     pub(super) fn greet(&mut self) -> Result<bool, TransportError> {
-        let (value, tag) = halves(&self.peer.nonce);
-        self.send(None, Some((Kind::Hello, value, tag)))
+        let (value, tag) = halves(&self.ends.nonces[1]);
+        self.say(Message { kind: Kind::Hello, value, tag, ..Message::default() })
     }
 
     /// Whether it failed in a way in which it does when the peer is not there yet.
@@ -197,7 +222,7 @@ impl Line {
         self.broke.is_some_and(|(wc, _)| [FLUSHED, RETRY_EXCEEDED, RECEIVER_NOT_READY].contains(&wc.status))
     }
 
-    /// Stops the queue pair, to greet again a peer that may not have been there: then it is known what has come.
+    /// Stops the queue pair: then it is known what has come.
     ///
     /// # Errors
     /// The device's.
@@ -206,13 +231,21 @@ impl Line {
         self.queue.stop()
     }
 
+    /// Whether a queue pair that was stopped has given out everything that had come.
+    ///
+    /// # Errors
+    /// The device's; [`TransportError::Protocol`].
+    pub(super) fn is_drained(&mut self, take: Take<'_>) -> Result<bool, TransportError> {
+        self.listen(take)?;
+        Ok(self.queue.is_drained())
+    }
+
     /// Whether a queue pair that was stopped has given out everything that had come, and has begun again where the two stand.
     ///
     /// # Errors
     /// The device's; [`TransportError::Protocol`].
-    pub(super) fn has_begun_again(&mut self) -> Result<bool, TransportError> {
-        self.listen()?;
-        if !self.queue.is_drained() {
+    pub(super) fn has_begun_again(&mut self, take: Take<'_>) -> Result<bool, TransportError> {
+        if !self.is_drained(take)? {
             return Ok(false);
         }
         self.queue.begin_again()?;
@@ -227,45 +260,48 @@ impl Line {
         self.greet()
     }
 
-    pub(super) fn mailbox(&self) -> SpanMut<'_> {
-        self.own.span(TRAY_BYTES, self.own.bytes() - TRAY_BYTES)
-    }
-
-    pub(super) fn peer_mailbox_bytes(&self) -> usize {
-        self.theirs.bytes() - TRAY_BYTES
-    }
-
-    /// Bytes that it takes beside its mailbox.
-    pub(super) fn kept_bytes(&self) -> usize {
-        self.theirs.bytes() + TRAY_BYTES
-    }
-
     /// Whether all that was sent has arrived.
     pub(super) fn is_delivered(&self) -> bool {
-        self.completed == self.posted && self.deferred.is_none()
+        self.completed == self.posted
+    }
+
+    /// Bytes that were written and may not have arrived.
+    pub(super) fn load(&self) -> usize {
+        self.under_way.iter().map(|of| of.bytes).sum()
     }
 
     /// Whether any more can be sent.
     ///
     /// # Errors
-    /// [`TransportError::PeerClosed`] after its end; the reason for which the queue pair failed.
+    /// [`TransportError::Protocol`]; the reason for which the queue pair failed.
     pub(super) fn check(&self) -> Result<(), TransportError> {
         if let Some(what) = self.wrong {
             return Err(TransportError::Protocol { transport: NAME, what });
         }
-        if self.has_ended {
-            return Err(TransportError::PeerClosed { transport: NAME });
-        }
         match self.broke {
-            Some((wc, _)) if !self.is_undecided() => Err(self.failure(&wc)),
+            Some((wc, _)) if !self.is_undecided() => {
+                Err(super::status::failure(&self.queue, &self.ends.peer, &wc))
+            }
             _ => Ok(()),
         }
     }
 
-    /// Whether this number of work requests, and one message more, have room.
-    fn has_room(&mut self, writes: u64, message: Option<Kind>) -> Result<bool, TransportError> {
+    /// Whether it has failed, perhaps for a reason that is still to come.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broke.is_some()
+    }
+
+    /// Whether the next message of this kind, and what is written before it, have room.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(super) fn has_room(&mut self, message: Option<Kind>) -> Result<bool, TransportError> {
+        self.has_room_for(WRITES_MAX as u64, message)
+    }
+
+    fn has_room_for(&mut self, writes: u64, message: Option<Kind>) -> Result<bool, TransportError> {
         let reserved = match message {
-            Some(Kind::Heard | Kind::End) => 1,
+            Some(Kind::Heard | Kind::End | Kind::Fence) => 1,
             _ => RESERVED,
         };
         if message.is_some() && self.sent - self.acknowledged >= TRAY - reserved {
@@ -279,8 +315,11 @@ impl Line {
         Ok(self.posted - self.reaped + writes <= most)
     }
 
-    /// Whether a part of the peer's mailbox is not being written.
-    fn is_free(&mut self, offset: usize, bytes: usize) -> Result<bool, TransportError> {
+    /// Whether a part of the peer's memory is not being written.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(super) fn is_free(&mut self, offset: usize, bytes: usize) -> Result<bool, TransportError> {
         let overlaps = |of: &UnderWay| of.offset < offset + bytes && offset < of.offset + of.bytes;
         if !self.under_way.iter().any(overlaps) {
             return Ok(true);
@@ -296,7 +335,7 @@ impl Line {
 
     /// Has the device say that all work before is over, where it would not.
     fn ask_device(&mut self) -> Result<(), TransportError> {
-        if self.unsignalled > 0 && self.has_room(1, None)? {
+        if self.unsignalled > 0 && self.has_room_for(1, None)? {
             let ask = self.next_write(0, 0, None, true);
             self.queue.post(&[ask])?;
         }
@@ -313,79 +352,61 @@ impl Line {
         self.posted += 1;
         self.unsignalled = if is_signalled { 0 } else { self.unsignalled + 1 };
         Write {
-            from: self.theirs.address(offset),
-            lkey: self.theirs.keys().0,
+            from: self.memory.theirs.address(offset),
+            lkey: self.memory.theirs.keys(self.ends.port).0,
             bytes: bytes as u32,
-            to: self.peer.start + offset as u64,
-            rkey: self.peer.key,
+            to: self.ends.start + offset as u64,
+            rkey: self.ends.key,
             immediate,
             is_signalled,
             id: self.posted,
         }
     }
 
-    /// Writes bytes into the peer's mailbox, and says something behind them. Whether there was room.
+    /// Says something alone. Whether there was room.
     ///
     /// # Errors
-    /// [`TransportError::OutOfBounds`]; those of [`Line::check`]; the device's.
+    /// As of [`Line::send`].
+    pub(super) fn say(&mut self, message: Message) -> Result<bool, TransportError> {
+        self.send(None, Some(message), None)
+    }
+
+    /// Writes bytes of the picture of the peer's memory there, from an offset on, and says something behind them; a few bytes may go
+    /// with the message. Whether there was room.
+    ///
+    /// # Errors
+    /// Those of [`Line::check`]; the device's.
     pub(super) fn send(
         &mut self,
-        data: Option<(usize, Span<'_>)>,
-        says: Option<(Kind, u64, u64)>,
+        written: Option<(usize, usize)>,
+        message: Option<Message>,
+        carried: Option<Span<'_>>,
     ) -> Result<bool, TransportError> {
         self.check()?;
-        if self.broke.is_some() {
-            return Ok(false);
-        }
-        if let Some((offset, bytes)) = &data {
-            check_bounds(NAME, *offset, bytes.len(), self.peer_mailbox_bytes())?;
-        }
-        let data = data.filter(|(_, bytes)| !bytes.is_empty());
-        // A message has them with it where they are few and the offset has a name there.
-        let is_carried = |(offset, bytes): &(usize, Span<'_>)| {
-            matches!(says, Some((Kind::Ready, ..)))
-                && bytes.len() <= CARRIED_BYTES
-                && u32::try_from(*offset).is_ok()
-        };
-        let (carried, data) = if data.as_ref().is_some_and(is_carried) { (data, None) } else { (None, data) };
-        if let Some((offset, bytes)) = &data
-            && !self.is_free(*offset, bytes.len())?
-        {
-            return Ok(false);
-        }
-        if !self.has_room(WRITES_MAX as u64, says.map(|(kind, ..)| kind))? {
+        if self.broke.is_some() || !self.has_room(message.map(|message| message.kind))? {
             return Ok(false);
         }
         let mut writes: [Option<Write>; WRITES_MAX] = [None; WRITES_MAX];
-        if let Some((offset, bytes)) = data {
-            self.theirs.span(TRAY_BYTES + offset, bytes.len()).copy_from(bytes);
-            // Nothing else says that it is over.
-            let write = self.next_write(TRAY_BYTES + offset, bytes.len(), None, says.is_none());
-            self.under_way.push_back(UnderWay { id: write.id, offset, bytes: bytes.len() });
+        if let Some((offset, bytes)) = written {
+            // Nothing else says that it is over where there is no message.
+            let is_signalled = message.is_none() || bytes >= SIGNALLED_BYTES;
+            let write = self.next_write(offset, bytes, None, is_signalled);
+            self.under_way.push_back(UnderWay { id: write.id, offset, bytes });
             writes[0] = Some(write);
         }
-        if let Some((kind, value, tag)) = says {
+        if let Some(message) = message {
             let place = (self.sent % TRAY) as usize;
-            let at = place * PLACE_BYTES;
-            let (offset, length) = carried.as_ref().map_or((0, 0), |(offset, bytes)| (*offset, bytes.len()));
-            // A hello may be said again, and a credit is not.
-            let credit = if kind == Kind::Hello { None } else { self.deferred.take() };
-            self.credited = credit.map_or(self.credited, |(value, _)| value);
-            let message = Message {
-                kind,
-                number: self.sent as u32,
-                heard: self.heard as u32,
-                value,
-                tag,
-                credit: credit.unwrap_or_default(),
-                offset: offset as u32,
-                carried: length as u8,
-            };
-            self.theirs.span(at, MESSAGE_BYTES).copy_from(Span::of(&message.encode()));
-            if let Some((_, bytes)) = carried {
-                self.theirs.span(at + MESSAGE_BYTES, length).copy_from(bytes);
+            let at = self.ends.trays[1] + place * PLACE_BYTES;
+            let length = carried.map_or(0, |bytes| bytes.len());
+            let (number, heard) = (self.sent as u32, self.heard as u32);
+            let message = Message { number, heard, carried: length as u8, ..message };
+            let theirs = &self.memory.theirs;
+            theirs.span(at, MESSAGE_BYTES).copy_from(Span::of(&message.encode()));
+            if let Some(bytes) = carried {
+                theirs.span(at + MESSAGE_BYTES, length).copy_from(bytes);
             }
-            let is_signalled = self.unsignalled >= SIGNAL_AFTER || matches!(kind, Kind::Hello | Kind::End);
+            let is_last = matches!(message.kind, Kind::Hello | Kind::End | Kind::Fence);
+            let is_signalled = self.unsignalled >= SIGNAL_AFTER || is_last;
             writes[1] = Some(self.next_write(at, MESSAGE_BYTES + length, Some(place as u32), is_signalled));
             self.last[place] = self.posted;
             (self.sent, self.said) = (self.sent + 1, self.heard);
@@ -402,8 +423,28 @@ impl Line {
         Ok(true)
     }
 
+    /// Puts a letter behind the peer's tray, and says so; its bytes are at most [`LETTER_BYTES`]. Whether there was room, for which
+    /// the peer must have heard the letter before.
+    ///
+    /// # Errors
+    /// As of [`Line::send`].
+    pub(super) fn send_letter(&mut self, kind: Kind, letter: &[u8]) -> Result<bool, TransportError> {
+        if self.acknowledged < self.letter {
+            return Ok(false);
+        }
+        let at = self.ends.trays[1] + TRAY_BYTES;
+        self.memory.theirs.span(at, letter.len()).copy_from(Span::of(letter));
+        let message = Message { kind, value: letter.len() as u64, ..Message::default() };
+        let is_sent = self.send(Some((at, letter.len())), Some(message), None)?;
+        self.letter = if is_sent { self.sent } else { self.letter };
+        Ok(is_sent)
+    }
+
     /// What of this side's writes is over.
-    fn hear_of_sent(&mut self) -> Result<(), TransportError> {
+    ///
+    /// # Errors
+    /// The device's.
+    pub(super) fn hear_of_sent(&mut self) -> Result<(), TransportError> {
         let mut completions = [Wc::default(); BATCH];
         loop {
             let count = self.queue.sent(&mut completions)?;
@@ -441,12 +482,15 @@ impl Line {
     }
 
     /// Hears what has come.
-    fn listen(&mut self) -> Result<(), TransportError> {
+    ///
+    /// # Errors
+    /// The device's; [`TransportError::Protocol`] when the peer said what it must not.
+    pub(super) fn listen(&mut self, take: Take<'_>) -> Result<(), TransportError> {
         let mut completions = [Wc::default(); BATCH];
         loop {
             let count = self.queue.received(&mut completions)?;
             for wc in &completions[..count] {
-                self.hear(wc)?;
+                self.hear(wc, take)?;
             }
             if count == 0 {
                 return self.hear_of_sent();
@@ -454,45 +498,42 @@ impl Line {
         }
     }
 
-    /// Takes in what has come.
+    /// Hears what has come, and counts looks that bring nothing. Whether anything has come.
     ///
     /// # Errors
-    /// [`TransportError::Protocol`] when the peer said what it must not; the reason for which the queue pair failed.
-    pub(super) fn progress(&mut self) -> Result<PeerState, TransportError> {
+    /// Those of [`Line::listen`].
+    pub(super) fn look(&mut self, take: Take<'_>) -> Result<bool, TransportError> {
         let heard = self.heard;
-        self.listen()?;
-        if self.has_ended {
-            return Ok(PeerState::Closed);
-        }
-        self.check()?;
+        self.listen(take)?;
         self.idle_looks = if self.heard != heard { 0 } else { self.idle_looks.saturating_add(1) };
-        // A peer that has nothing to say does not say what it has heard either.
+        Ok(self.heard != heard)
+    }
+
+    /// Asks the device now and then whether what was sent has arrived, as a peer that has nothing to say does not say what it has heard
+    /// either. Whether the peer waits for a word of what was heard here.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(super) fn owes(&mut self) -> Result<bool, TransportError> {
         if self.broke.is_none() && self.idle_looks == ASK_AFTER && self.completed < self.posted {
             self.ask_device()?;
         }
-        let waits = self.deferred.is_some() && self.idle_looks > IDLE_LOOKS;
-        if self.broke.is_none() && (waits || self.heard - self.said >= SAY_AFTER) {
-            self.send(None, Some((Kind::Heard, 0, 0)))?;
-        }
-        Ok(PeerState::Open)
+        Ok(self.broke.is_none() && self.heard - self.said >= SAY_AFTER)
     }
 
-    /// From now on what comes makes the descriptor readable, and no credit waits. Whether nothing has come before that.
+    /// From now on what comes makes the descriptor readable. Whether nothing has come before that.
     ///
     /// # Errors
-    /// As of [`Line::progress`].
-    pub(super) fn arm(&mut self) -> Result<bool, TransportError> {
-        if self.broke.is_none() && !self.has_ended {
-            self.flush_credits()?;
-        }
+    /// Those of [`Line::listen`].
+    pub(super) fn arm(&mut self, take: Take<'_>) -> Result<bool, TransportError> {
         self.queue.arm()?;
         let before = (self.heard, self.broke.is_some());
-        self.listen()?;
+        self.listen(take)?;
         // What had come may have been announced late, and have taken the place of what is to come.
         Ok((self.heard, self.broke.is_some()) == before && self.queue.is_armed())
     }
 
-    fn hear(&mut self, wc: &Wc) -> Result<(), TransportError> {
+    fn hear(&mut self, wc: &Wc, take: Take<'_>) -> Result<(), TransportError> {
         // What was flushed of a former life says nothing of this one.
         if wc.wr_id != self.queue.life() {
             return Ok(());
@@ -503,7 +544,7 @@ impl Line {
             }
             return Ok(());
         }
-        let heard = self.next_message(wc).and_then(|message| self.take(&message));
+        let heard = self.next_message(wc).and_then(|message| self.take(&message, take));
         heard.map_err(|what| {
             self.wrong = Some(what);
             TransportError::Protocol { transport: NAME, what }
@@ -523,39 +564,36 @@ impl Line {
         // What the device wrote is read after the completion.
         fence(Ordering::Acquire);
         let mut bytes = [0; MESSAGE_BYTES];
-        SpanMut::of(&mut bytes).copy_from(self.own.read(place as usize * PLACE_BYTES, MESSAGE_BYTES));
+        let at = self.ends.trays[0] + place as usize * PLACE_BYTES;
+        SpanMut::of(&mut bytes).copy_from(self.memory.own.read(at, MESSAGE_BYTES));
         let message = Message::decode(&bytes).filter(|message| message.number == self.heard as u32);
         message.ok_or("it sent what is not a message")
     }
 
-    fn take(&mut self, message: &Message) -> Result<(), &'static str> {
-        if message.kind == Kind::Hello && (message.value, message.tag) != halves(&self.nonce) {
+    fn take(&mut self, message: &Message, take: Take<'_>) -> Result<(), &'static str> {
+        if message.kind == Kind::Hello && (message.value, message.tag) != halves(&self.ends.nonces[0]) {
             return Err("its hello is for another endpoint");
         }
         if (message.kind == Kind::Hello) != (self.greeted < self.greetings) {
             return Err("it did not say hello when it should, or did when it should not");
         }
-        let (place, carried) = ((self.heard % TRAY) as usize, usize::from(message.carried));
-        let end = (message.offset as usize).checked_add(carried);
-        if end.is_none_or(|end| end > self.own.bytes() - TRAY_BYTES) {
-            return Err("it sent more than the mailbox has room for");
-        }
+        let at = self.ends.trays[0] + (self.heard % TRAY) as usize * PLACE_BYTES;
         self.heard += 1;
         self.acknowledge(message.heard)?;
-        if message.credit.0 > 0 {
-            raise(&self.credit, message.credit.0, message.credit.1)?;
-        }
         match message.kind {
-            Kind::Ready => {
-                let bytes = self.own.read(place * PLACE_BYTES + MESSAGE_BYTES, carried);
-                self.own.span(TRAY_BYTES + message.offset as usize, carried).copy_from(bytes);
-                raise(&self.ready, message.value, message.tag)?;
+            Kind::Hello => {
+                self.greeted += 1;
+                Ok(())
             }
-            Kind::Hello => self.greeted += 1,
-            Kind::Heard => {}
-            Kind::End => self.has_ended = true,
+            Kind::Fence => {
+                let bytes = usize::try_from(message.value).unwrap_or(usize::MAX);
+                if bytes > LETTER_BYTES {
+                    return Err("it sent a letter that is too long");
+                }
+                take(message, self.memory.own.read(self.ends.trays[0] + TRAY_BYTES, bytes))
+            }
+            _ => take(message, self.memory.own.read(at + MESSAGE_BYTES, message.carried.into())),
         }
-        Ok(())
     }
 
     /// How many of this side's messages the peer has heard, by the lower half of the number.
@@ -572,9 +610,5 @@ impl Line {
             }
         }
         Ok(())
-    }
-
-    fn failure(&self, wc: &Wc) -> TransportError {
-        super::status::failure(&self.queue, &self.peer, wc)
     }
 }

@@ -60,6 +60,22 @@ unsafe impl Send for Opened {}
 // SAFETY: the same.
 unsafe impl Sync for Opened {}
 
+impl Reach {
+    /// Whether a port that is reached so can reach another one, as far as is known: of one link layer, and one family of addresses or one
+    /// subnet.
+    pub(super) fn reaches(&self, other: &Reach) -> bool {
+        if self.is_ethernet != other.is_ethernet {
+            return false;
+        }
+        if self.is_ethernet {
+            return self.gid.ip().is_ipv4() == other.gid.ip().is_ipv4();
+        }
+        // A port without an address is reached by its local id alone.
+        let is_known = self.gid != Gid::default() && other.gid != Gid::default();
+        !is_known || self.gid.subnet() == other.gid.subnet()
+    }
+}
+
 impl std::fmt::Debug for Port {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Port")
@@ -92,6 +108,11 @@ impl Port {
     /// Its device.
     pub(super) fn opened(&self) -> &Arc<Opened> {
         &self.opened
+    }
+
+    /// Whether its device has said that it is down.
+    pub(super) fn is_down(&self) -> bool {
+        self.events.is_down(self.number)
     }
 
     pub(super) fn name(&self) -> PortName {
@@ -163,28 +184,21 @@ impl Domain {
         Ok(Arc::new(Domain { pd, port: Arc::clone(port) }))
     }
 
-    /// Memory that the device may use.
-    ///
-    /// # Errors
-    /// The system's, with what to do where it may not lock so much memory.
-    pub(super) fn register(
-        self: &Arc<Self>,
-        mapping: Mapping,
-        by: Written,
-    ) -> Result<Region, TransportError> {
-        let start = mapping.span(0, mapping.bytes()).as_mut_ptr();
+    /// Lets the device use memory, which stays until the registration is dropped.
+    fn register(self: &Arc<Self>, memory: SpanMut<'_>, by: Written) -> Result<Registration, TransportError> {
         let access = match by {
             Written::ByPeer => ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE,
             Written::Here => 0,
         };
-        // SAFETY: a mapping that outlives its registration (fields of `Region` in this order).
-        let mr = unsafe { (self.port.functions.reg_mr)(self.pd, start.cast(), mapping.bytes(), access) };
+        let (start, bytes) = (memory.as_mut_ptr(), memory.len());
+        // SAFETY: memory of this process, that outlives its registration, as the caller sees to.
+        let mr = unsafe { (self.port.functions.reg_mr)(self.pd, start.cast(), bytes, access) };
         if !mr.is_null() {
-            return Ok(Region { mr, domain: Arc::clone(self), mapping });
+            return Ok(Registration { mr, domain: Arc::clone(self) });
         }
         let source = io::Error::last_os_error();
         let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(RLIM_INFINITY, |(soft, _)| soft);
-        Err(unregistered(&self.port.device, mapping.bytes(), limit, source))
+        Err(unregistered(&self.port.device, bytes, limit, source))
     }
 }
 
@@ -202,17 +216,37 @@ fn unregistered(device: &str, needed_bytes: usize, limit_bytes: u64, source: io:
     TransportError::adapter(NAME, AdapterTrouble::LockedMemory { device, needed_bytes, limit_bytes })
 }
 
-/// Registered memory.
-pub(super) struct Region {
+/// That the device of a port may use some memory.
+struct Registration {
     mr: *mut Mr,
-    mapping: Mapping,
     domain: Arc<Domain>,
 }
 
 // SAFETY: the registration is only read after it was made, and given back once.
-unsafe impl Send for Region {}
+unsafe impl Send for Registration {}
 // SAFETY: the same.
-unsafe impl Sync for Region {}
+unsafe impl Sync for Registration {}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let port = &self.domain.port;
+        if port.stamp.is_forked_child() {
+            return;
+        }
+        // SAFETY: registered by this process, and given back once, before the memory goes.
+        let code = unsafe { (port.functions.dereg_mr)(self.mr) };
+        if code != 0 {
+            tracing::warn!(device = port.device, code, "memory of an RDMA device could not be given back");
+        }
+    }
+}
+
+/// Memory that the devices of some ports may use.
+pub(super) struct Region {
+    /// One for each port; before the mapping, which they need.
+    registrations: Vec<Registration>,
+    mapping: Mapping,
+}
 
 impl std::fmt::Debug for Region {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -221,6 +255,18 @@ impl std::fmt::Debug for Region {
 }
 
 impl Region {
+    /// # Errors
+    /// The system's, with what to do where it may not lock so much memory.
+    pub(super) fn new(
+        domains: &[Arc<Domain>],
+        mapping: Mapping,
+        by: Written,
+    ) -> Result<Arc<Self>, TransportError> {
+        let registered = |domain: &Arc<Domain>| domain.register(mapping.span(0, mapping.bytes()), by);
+        let registrations = domains.iter().map(registered).collect::<Result<_, _>>()?;
+        Ok(Arc::new(Region { registrations, mapping }))
+    }
+
     pub(super) fn bytes(&self) -> usize {
         self.mapping.bytes()
     }
@@ -238,24 +284,10 @@ impl Region {
         self.span(offset, 0).as_mut_ptr() as u64
     }
 
-    /// By which key this side's device may use it, and by which the peer's may.
-    pub(super) fn keys(&self) -> (u32, u32) {
+    /// By which key the device of one of its ports may use it, and by which that port's peers may.
+    pub(super) fn keys(&self, port: usize) -> (u32, u32) {
         // SAFETY: registered until it is dropped.
-        unsafe { ((*self.mr).lkey, (*self.mr).rkey) }
-    }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        let port = &self.domain.port;
-        if port.stamp.is_forked_child() {
-            return;
-        }
-        // SAFETY: registered by this process, and given back once, before the mapping goes.
-        let code = unsafe { (port.functions.dereg_mr)(self.mr) };
-        if code != 0 {
-            tracing::warn!(device = port.device, code, "memory of an RDMA device could not be given back");
-        }
+        unsafe { ((*self.registrations[port].mr).lkey, (*self.registrations[port].mr).rkey) }
     }
 }
 

@@ -5,8 +5,7 @@
 use std::ffi::CStr;
 
 use super::NAME;
-use super::message::Place;
-use super::queue::Queue;
+use super::queue::{Peer, Queue};
 use super::sys::Wc;
 use crate::{FailedCompletion, TransportError};
 
@@ -38,7 +37,7 @@ fn causes(status: u32) -> &'static str {
 }
 
 /// The error of a queue pair by which the peer was to be reached.
-pub(super) fn failure(queue: &Queue, peer: &Place, wc: &Wc) -> TransportError {
+pub(super) fn failure(queue: &Queue, peer: &Peer, wc: &Wc) -> TransportError {
     let port = queue.port();
     // SAFETY: gives a text of its own for any number, or null.
     let text = unsafe { (port.functions.wc_status_str)(wc.status as i32) };
@@ -48,13 +47,13 @@ pub(super) fn failure(queue: &Queue, peer: &Place, wc: &Wc) -> TransportError {
         // SAFETY: not null, ends with a zero, and stays.
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     };
-    let reach = peer.peer.reach;
+    let reach = peer.reach;
     let there = if reach.is_ethernet { reach.gid.to_string() } else { format!("local id {}", reach.lid) };
     let failed = FailedCompletion {
         device: port.device.clone(),
         port: port.number,
         queue_pair: queue.number(),
-        peer: format!("{there}, queue pair {}", peer.peer.number),
+        peer: format!("{there}, queue pair {}", peer.number),
         status: format!("{said} ({}, vendor's {:#x})", wc.status, wc.vendor_err),
         causes: causes(wc.status),
     };

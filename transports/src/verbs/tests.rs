@@ -1,10 +1,15 @@
 //! Connections by verbs: over the stand-in, and where the system has an active port over that.
 
+use std::time::{Duration, Instant};
+
+use consort_memory::{Span, SpanMut};
+
 use super::*;
-use crate::FailedCompletion;
 use crate::conformance::{Fixture, Stranger};
+use crate::{CounterKind, FailedCompletion};
 
 mod events;
+mod lanes;
 mod ports;
 mod troubles;
 
@@ -23,7 +28,7 @@ fn nothing() -> Sysfs {
 /// A transport over the stand-in's devices of this thread, for a rank anywhere.
 fn transport(options: &RdmaOptions, sysfs: &Sysfs) -> Result<Verbs, TransportError> {
     let (functions, near) = (standin::functions(), &Near::default());
-    Verbs::over(Search { functions, sysfs, options, near }.ports()?)
+    Verbs::over(Search { functions, sysfs, options, near }.ports()?, options.queue_pairs, near.ranks)
 }
 
 impl Fixture for OverPort {
@@ -42,6 +47,7 @@ impl Fixture for OverPort {
 }
 
 crate::conformance_suite!(over_the_standin, OverPort(over_standin));
+crate::conformance_suite!(over_several_queue_pairs, OverPort(lanes::over_two_adapters));
 
 fn over_a_device() -> Option<Verbs> {
     Verbs::new().ok()
@@ -165,7 +171,7 @@ fn a_peer_that_is_gone_is_an_error_that_names_device_queue_pair_and_cause() {
         let side = if calls { &sides.0 } else { &sides.1 };
         side.endpoint(Layout::new(64).calling(calls)).expect("an endpoint")
     });
-    let number = Place::decode(&endpoints[1].address().bytes).expect("a place").peer.number;
+    let number = Place::decode(&endpoints[1].address().bytes).expect("a place").queues[0].number;
     let [mut one, other] = meet(endpoints, Duration::ZERO);
     // As the system ends a process: nothing is said.
     standin::vanish(number);
@@ -182,7 +188,7 @@ fn a_peer_that_is_gone_is_an_error_that_names_device_queue_pair_and_cause() {
 fn what_is_closed_is_looked_after_by_its_service_until_it_has_arrived() {
     let near = Arc::new(over_standin().expect("a port"));
     let far = over_standin().expect("a port");
-    let closed = near.closed();
+    let closed = near.left()[0].clone();
     let mut had_chores = 0;
     for round in 1..=50 {
         let endpoints = [near.endpoint(Layout::new(4096)), far.endpoint(Layout::new(4096))];

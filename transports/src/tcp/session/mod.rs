@@ -34,15 +34,14 @@ use nix::sys::socket::{Shutdown, shutdown};
 use super::call::Call;
 use super::handshake::Key;
 use super::socket::Socket;
-use super::wire::{Header, PLACE_MAX, STREAM};
+use super::wire::{Header, PLACE_MAX};
 use super::{Expectation, LISTENERS_MAX, NAME};
 use crate::info::Info;
 use crate::mapped::check_bounds;
 use crate::segment::Nonce;
-use crate::streams::{Fenced, Fragment, Path, Peering, Ready};
+use crate::streams::{Fenced, Fragment, Path, Peering, Ready, STREAM, Soundness};
 use crate::{CounterKind, Flow, PeerState, TransportError};
 use mending::Broke;
-use paths::Soundness;
 use segments::Segments;
 pub(super) use segments::short;
 

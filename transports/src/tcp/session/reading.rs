@@ -9,11 +9,10 @@ use nix::errno::Errno;
 use nix::sys::socket::{Shutdown, shutdown};
 
 use super::super::socket::{Item, Read};
-use super::super::wire::STREAM;
 use super::{NAME, Session};
 use crate::counters::raise;
 use crate::mapped::check_bounds;
-use crate::streams::{Landing, Word};
+use crate::streams::{Landing, STREAM, Word};
 
 /// Reads of one look at a socket.
 const READS_MAX: usize = 16;

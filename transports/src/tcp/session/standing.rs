@@ -15,12 +15,12 @@ use super::super::NAME;
 use super::super::handshake::Verdict;
 use super::super::listener::Caller;
 use super::super::socket::Socket;
-use super::super::wire::{Header, STREAM};
+use super::super::wire::Header;
 use super::Session;
 use super::segments::{Segments, Sight, short};
 use crate::TransportError;
 use crate::info::Info;
-use crate::streams::Path;
+use crate::streams::{Path, STREAM};
 
 /// Looks between two looks at the clock.
 const LOOKS: u32 = 16;

@@ -27,6 +27,8 @@ struct World {
     /// The descriptor where the next completion of a queue makes an event, if it does.
     armed: HashMap<usize, Option<c_int>>,
     next: u32,
+    /// Addresses of ports that carry nothing: what is sent by them fails, and some of it has arrived all the same.
+    cut: Vec<Gid>,
 }
 
 /// What a key stands for.
@@ -135,6 +137,7 @@ fn with<R>(run: impl FnOnce(&mut World) -> R) -> R {
             completions: HashMap::new(),
             armed: HashMap::new(),
             next: 100,
+            cut: Vec::new(),
         }
     }))
 }
@@ -172,7 +175,15 @@ impl World {
         else {
             return;
         };
-        let outcome = self.carry(number, peer, &send);
+        let outcome = if self.is_cut(number, peer) {
+            // Its answer may be what was lost.
+            if self.random.below(2) == 0 {
+                self.carry(number, peer, &send);
+            }
+            Some(super::status::RETRY_EXCEEDED)
+        } else {
+            self.carry(number, peer, &send)
+        };
         let Some(of) = self.queues.get_mut(&number) else { return };
         let status = match outcome {
             Some(status) => status,
@@ -194,6 +205,12 @@ impl World {
         } else if send.is_signalled {
             self.complete(cq, Wc { wr_id: send.id, qp_num: number, ..Wc::default() });
         }
+    }
+
+    /// Whether what two queue pairs send each other passes a port that carries nothing.
+    fn is_cut(&self, from: u32, to: u32) -> bool {
+        let leads = |number: &u32| self.queues.get(number).map(|of| of.attr.ah_attr.grh.dgid);
+        [from, to].iter().filter_map(leads).any(|gid| self.cut.contains(&gid))
     }
 
     /// A queue pair fails: what was posted is flushed.
@@ -501,6 +518,14 @@ pub(super) fn vanish(number: u32) {
     with(|world| world.queues.get_mut(&number).expect("a queue pair").peer = 0);
 }
 
+/// The port of this address carries nothing from now on, or does again.
+pub(super) fn cut(gid: Gid, is_cut: bool) {
+    with(|world| {
+        world.cut.retain(|of| *of != gid);
+        world.cut.extend(is_cut.then_some(gid));
+    });
+}
+
 /// The address of a queue pair, as events have it.
 pub(super) fn object(number: u32) -> u64 {
     with(|world| world.queues[&number].object as u64)
@@ -509,6 +534,18 @@ pub(super) fn object(number: u32) -> u64 {
 /// How a queue pair was last connected: the way to its peer, and what of the connection was chosen.
 pub(super) fn connected(number: u32) -> QpAttr {
     with(|world| world.queues[&number].attr)
+}
+
+/// The queue pairs whose peers are at this address, and how many packets one of them has sent.
+pub(super) fn leading_to(gid: Gid) -> Vec<u32> {
+    with(|world| {
+        let leads = |of: &&QueuePair| of.attr.ah_attr.grh.dgid == gid;
+        world.queues.iter().filter(|(_, of)| leads(of)).map(|(number, _)| *number).collect()
+    })
+}
+
+pub(super) fn sends(number: u32) -> u32 {
+    with(|world| world.queues[&number].next)
 }
 
 /// The stand-in's functions.

@@ -13,7 +13,7 @@ fn connected() -> (Verbs, [Box<dyn Connection>; 2], u32) {
     let verbs = transport(&RdmaOptions::default(), &nothing()).expect("a transport");
     let endpoints =
         [true, false].map(|calls| verbs.endpoint(Layout::new(64).calling(calls)).expect("an endpoint"));
-    let number = Place::decode(&endpoints[0].address().bytes).expect("a place").peer.number;
+    let number = Place::decode(&endpoints[0].address().bytes).expect("a place").queues[0].number;
     (verbs, meet(endpoints, Duration::ZERO), number)
 }
 
@@ -74,7 +74,7 @@ fn a_port_that_goes_down_and_comes_back_is_heard_and_breaks_nothing() {
     for event in
         [sys::EVENT_PORT_ERR, sys::EVENT_PORT_ACTIVE, sys::EVENT_GID_CHANGE, sys::EVENT_LID_CHANGE, 17]
     {
-        raise(verbs.shared.port.context, event, 1);
+        raise(verbs.shared.domains[0].port.context, event, 1);
     }
     assert!(is_readable(&*service));
     let warned = warnings(|| service.serve());
@@ -85,7 +85,7 @@ fn a_port_that_goes_down_and_comes_back_is_heard_and_breaks_nothing() {
         assert!(parts.iter().all(|part| text.contains(part)), "{event}: {text}");
     }
     assert!(!is_readable(&*service), "all of it was taken");
-    assert_eq!(unacknowledged(verbs.shared.port.context), 0);
+    assert_eq!(unacknowledged(verbs.shared.domains[0].port.context), 0);
     arrives(&mut *one, &mut *other, 1);
 }
 
@@ -95,7 +95,7 @@ fn a_queue_pair_that_fails_is_the_error_of_its_connection_alone() {
     let endpoints =
         [true, false].map(|calls| verbs.endpoint(Layout::new(64).calling(calls)).expect("an endpoint"));
     let [mut third, mut fourth] = meet(endpoints, Duration::ZERO);
-    raise(verbs.shared.port.context, sys::EVENT_QP_FATAL, standin::object(number));
+    raise(verbs.shared.domains[0].port.context, sys::EVENT_QP_FATAL, standin::object(number));
     let warned = warnings(|| verbs.service().expect("a service").serve());
     assert!(warned.len() == 1 && warned[0].contains(&format!("queue_pair={number}")), "{warned:?}");
     let (text, event) = event_of(one.progress().expect_err("its queue pair has failed"));
@@ -103,7 +103,7 @@ fn a_queue_pair_that_fails_is_the_error_of_its_connection_alone() {
     assert!(text.contains(&format!("queue pair {number}")) && text.contains("mlx5_0"), "{text}");
     assert_eq!(other.progress().expect("its own is well"), PeerState::Open);
     arrives(&mut *third, &mut *fourth, 1);
-    assert_eq!(unacknowledged(verbs.shared.port.context), 0);
+    assert_eq!(unacknowledged(verbs.shared.domains[0].port.context), 0);
     // A later queue pair at the same place in memory has not failed.
     drop((one, other));
     for round in 0..20 {
@@ -117,7 +117,7 @@ fn a_queue_pair_that_fails_is_the_error_of_its_connection_alone() {
 #[test]
 fn a_device_that_fails_is_the_error_of_all_its_connections() {
     let (verbs, mut ends, _) = connected();
-    raise(verbs.shared.port.context, sys::EVENT_DEVICE_FATAL, 0);
+    raise(verbs.shared.domains[0].port.context, sys::EVENT_DEVICE_FATAL, 0);
     verbs.service().expect("a service").serve();
     for end in &mut ends {
         let (text, event) = event_of(end.progress().expect_err("the device has failed"));
@@ -130,7 +130,7 @@ fn a_device_that_fails_is_the_error_of_all_its_connections() {
 #[test]
 fn the_event_is_the_reason_of_a_completion_that_fails() {
     let (verbs, [mut one, other], number) = connected();
-    raise(verbs.shared.port.context, sys::EVENT_QP_ACCESS_ERR, standin::object(number));
+    raise(verbs.shared.domains[0].port.context, sys::EVENT_QP_ACCESS_ERR, standin::object(number));
     let peer = standin::connected(number).dest_qp_num;
     standin::vanish(peer);
     std::mem::forget(other);
@@ -145,7 +145,7 @@ fn events_that_can_be_read_no_longer_wake_the_control_thread_no_more() {
     let service = verbs.service().expect("a service");
     assert!(warnings(|| service.serve()).is_empty());
     // What is readable and gives no event: the stand-in says that the device is gone.
-    standin::deafen(verbs.shared.port.context);
+    standin::deafen(verbs.shared.domains[0].port.context);
     assert!(is_readable(&*service));
     assert_eq!(warnings(|| (0..3).for_each(|_| service.serve())).len(), 1, "it is said once");
     assert!(!is_readable(&*service));

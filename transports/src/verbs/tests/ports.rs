@@ -75,7 +75,7 @@ fn every_active_port_of_every_device_is_found_and_the_fastest_is_first() {
     let ports = search.ports().expect("ports");
     assert!(Arc::ptr_eq(ports[1].opened(), ports[2].opened()));
     assert_eq!((ports[0].reach.lid, ports[0].reach.mtu, ports[0].reach.is_ethernet), (7, 5, false));
-    assert_eq!(Verbs::over(ports).expect("a transport").ports()[0], "port 1 of mlx5_2 (fe80::7)");
+    assert_eq!(Verbs::over(ports, 1, 1).expect("a transport").ports()[0], "port 1 of mlx5_2 (fe80::7)");
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn ranks_take_the_adapters_nearest_to_their_gpus_and_share_them_in_turn() {
     set(NAMES.map(|name| Adapter::new(name, vec![AdapterPort::infiniband(1, 0)])).to_vec());
     let written = Written::new("dgx", &machines::tree("dgx-a100"));
     let first = |device: &str, turn| {
-        let near = Near { device: Some(device.into()), node: None, turn };
+        let near = Near { device: Some(device.into()), node: None, turn, ranks: 1 };
         found(&RdmaOptions::default(), &written.sysfs(None), &near)[0].clone()
     };
     // Two GPUs and two adapters are below one switch; their ranks are the first and the second of a memory node.
@@ -110,7 +110,7 @@ fn ranks_take_the_adapters_nearest_to_their_gpus_and_share_them_in_turn() {
         gpus.iter().enumerate().map(|(at, bus)| first(&format!("0000:{bus}:00.0"), at % 2)).collect();
     assert_eq!(taken, NAMES.map(|name| format!("{name}:1")), "each an adapter of its own");
     // Without a GPU the memory node counts.
-    let near = |node, turn| Near { device: None, node: Some(node), turn };
+    let near = |node, turn| Near { device: None, node: Some(node), turn, ranks: 1 };
     let on = |node, turn| found(&RdmaOptions::default(), &written.sysfs(None), &near(node, turn))[0].clone();
     assert_eq!([on(7, 0), on(7, 1), on(7, 2)], ["mlx5_6:1", "mlx5_7:1", "mlx5_6:1"]);
     let all = found(&RdmaOptions::default(), &written.sysfs(None), &near(7, 0));
@@ -197,7 +197,7 @@ fn an_address_of_an_index_is_taken_and_an_index_of_none_is_refused() {
         ..RdmaOptions::default()
     };
     let verbs = transport(&with(2), &nothing()).expect("a transport");
-    assert_eq!(verbs.shared.port.reach.gid_index, 2);
+    assert_eq!(verbs.shared.domains[0].port.reach.gid_index, 2);
     let error = transport(&with(4), &nothing()).err().expect("the entry is free");
     let TransportError::Adapter { trouble, .. } = &error else { panic!("{error}") };
     assert!(matches!(**trouble, AdapterTrouble::NoAddress { .. }), "{error}");
@@ -216,7 +216,7 @@ fn what_is_asked_for_is_what_the_queue_pair_is_given() {
     });
     let numbers = [0, 1].map(|at| {
         let endpoint: &dyn Endpoint = &*endpoints[at];
-        Place::decode(&endpoint.address().bytes).expect("a place").peer.number
+        Place::decode(&endpoint.address().bytes).expect("a place").queues[0].number
     });
     let met = meet(endpoints, Duration::ZERO);
     let [first, second] = numbers.map(standin::connected);
@@ -241,7 +241,7 @@ fn packets_are_as_long_as_both_ports_take() {
         [0, 1].map(|at| sides[at].endpoint(Layout::new(64).calling(at == 0)).expect("an endpoint"));
     let numbers: Vec<u32> = endpoints
         .iter()
-        .map(|endpoint| Place::decode(&endpoint.address().bytes).expect("a place").peer.number)
+        .map(|endpoint| Place::decode(&endpoint.address().bytes).expect("a place").queues[0].number)
         .collect();
     let met = meet(endpoints, Duration::ZERO);
     assert_eq!([numbers[0], numbers[1]].map(|number| standin::connected(number).path_mtu), [3, 3]);

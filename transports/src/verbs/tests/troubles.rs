@@ -112,12 +112,12 @@ fn ports_that_are_not_active_are_named_with_their_states() {
 fn memory_that_the_device_refuses_is_an_error_of_the_endpoint() {
     set(vec![Adapter::new("mlx5_0", vec![AdapterPort::ethernet([10, 0, 0, 1])])]);
     let verbs = transport(&RdmaOptions::default(), &nothing()).expect("a transport");
-    refuse_memory(verbs.shared.port.context, libc::ENOMEM);
+    refuse_memory(verbs.shared.domains[0].port.context, libc::ENOMEM);
     let error = verbs.endpoint(Layout::new(4096)).err().expect("no memory").to_string();
     // Which of the two errors it is depends on the limit of this process.
-    let needed = format!("{} bytes", 4096 + TRAY_BYTES);
+    let needed = format!("{} bytes", 4096 + LANE_BYTES);
     assert!(error.contains(&needed), "{error}");
-    refuse_memory(verbs.shared.port.context, libc::EINVAL);
+    refuse_memory(verbs.shared.domains[0].port.context, libc::EINVAL);
     let error = verbs.endpoint(Layout::new(4096)).err().expect("refused");
     assert!(matches!(&error, TransportError::System { call: "ibv_reg_mr", .. }), "{error}");
 }

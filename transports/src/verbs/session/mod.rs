@@ -1,0 +1,501 @@
+//! A connection by several queue pairs, of one port or of several: fills are cut into fragments, and when a queue pair fails, the others
+//! carry on.
+//!
+//! ```text
+//! put, fill ──► copied to this side's picture of the peer's mailbox ──► fragments ──► the lane with the least under way
+//! a lane fails ──► it is stopped, and gives out what had come ──► the other side hears by another lane what this side has
+//!              ──► it stops its own end, says what it has, and sends again what is missing ──► the path is opened anew
+//! ```
+//!
+//! The picture keeps what was not acknowledged: the place of a fill is written again only when the peer has said that it has it, as it does
+//! with each credit. What two sides say of paths is that of sockets (`streams`).
+//!
+//! Invariant: what a peer sends by a queue pair that has failed is counted before this side says what it has, and none of it lands later. A
+//! connection ends when no queue pair is left. Absent: waiting, ranks; opening the first queue pair again when all are lost.
+
+mod connection;
+mod inbox;
+mod lane;
+mod mending;
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use consort_memory::Span;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+
+use super::line::{Ends, Line, Memory};
+use super::meeting::Meeting;
+use super::message::{CARRIED_BYTES, Kind, LANE_BYTES, Message};
+use super::port::Domain;
+use super::queue::Queue;
+use super::{NAME, events};
+use crate::mapped::check_bounds;
+use crate::streams::{Fragment, Path, Peering, Ready, STREAM, Soundness};
+use crate::{PeerState, TransportError, Way};
+pub(super) use connection::{SessionConnecting, Sessions};
+use inbox::{Dialled, Inbox};
+use lane::{Lane, Others, Seen, State};
+
+/// Fragments of a fill for each lane that takes part, of at least this many bytes each.
+const FRAGMENTS: usize = 2;
+const FRAGMENT_BYTES_MIN: usize = 32 << 10;
+/// Credits that wait for another message at most.
+const CREDITS_DEFERRED_MAX: u64 = 1;
+/// Looks that bring nothing before a credit waits no longer for another message.
+const IDLE_LOOKS: u32 = 32;
+
+/// A lane as a session begins with it.
+pub(super) struct Beginning {
+    pub(super) queue: Queue,
+    pub(super) ends: Ends,
+    pub(super) is_reserve: bool,
+}
+
+/// One end of a connection by several queue pairs.
+pub(super) struct Session {
+    inbox: Inbox,
+    lanes: Vec<Lane>,
+    domains: Arc<[Arc<Domain>]>,
+    memory: Memory,
+    /// Trays that come before the mailbox at the peer, in bytes.
+    trays_there: usize,
+    calls: bool,
+    /// Places of fills that are not acknowledged, and how many fills there were before them.
+    kept: VecDeque<(usize, usize)>,
+    acknowledged: u64,
+    /// How many the peer was asked to acknowledge.
+    asked: u64,
+    /// The credit that waits, and the last that was not.
+    deferred: Option<Ready>,
+    credited: u64,
+    idle_looks: u32,
+    /// What is to be said on a path before anything else is.
+    letters: VecDeque<(Path, Vec<u8>)>,
+    /// What is to be said on any.
+    dialling: VecDeque<Dialled>,
+    /// Whether all lanes are open, so that nothing is to be mended.
+    is_whole: bool,
+    /// Whether the end is to be said, and by which path it was.
+    is_closing: bool,
+    end_on: Option<Path>,
+    wrong: Option<&'static str>,
+    /// The last that failed, which says why.
+    lost: Option<Box<Line>>,
+    began: Instant,
+    /// Of what the lanes' descriptors say.
+    epoll: Arc<Epoll>,
+}
+
+impl Session {
+    /// Of lanes on their way to each other, between endpoints with as many trays, this side's and the peer's.
+    ///
+    /// # Errors
+    /// The device's, where no lane can be connected; the system's.
+    pub(super) fn new(
+        lanes: Vec<Beginning>,
+        domains: Arc<[Arc<Domain>]>,
+        memory: Memory,
+        trays: [usize; 2],
+        calls: bool,
+    ) -> Result<Self, TransportError> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
+            .map_err(|error| TransportError::system(NAME, "epoll_create1", error))?;
+        let epoll = Arc::new(epoll);
+        let peering = Peering::new(lanes.len() as u8, calls);
+        let mut session = Session {
+            inbox: Inbox::new(memory.clone(), trays[0], peering),
+            lanes: Vec::with_capacity(lanes.len()),
+            domains,
+            memory,
+            trays_there: trays[1] * LANE_BYTES,
+            calls,
+            kept: VecDeque::new(),
+            acknowledged: 0,
+            asked: 0,
+            deferred: None,
+            credited: 0,
+            idle_looks: 0,
+            letters: VecDeque::new(),
+            dialling: VecDeque::new(),
+            is_whole: false,
+            is_closing: false,
+            end_on: None,
+            wrong: None,
+            lost: None,
+            began: Instant::now(),
+            epoll,
+        };
+        let mut failed = None;
+        for (number, Beginning { queue, ends, is_reserve }) in (0..).zip(lanes) {
+            let path = Path { number, epoch: 1 };
+            if calls {
+                session.inbox.peering.dialled(path);
+            }
+            let speed_mbit_s = queue.port().standing.speed_mbit_s;
+            let line = session.watch(&queue).and_then(|()| Line::new(queue, session.memory.clone(), ends));
+            let state = match line {
+                Ok(line) => State::Meeting(Box::new(line), Meeting::new(), Instant::now()),
+                Err(error) => {
+                    failed.get_or_insert(error);
+                    State::Closed
+                }
+            };
+            let soundness = Soundness::default();
+            session.lanes.push(Lane {
+                path,
+                state,
+                ends,
+                is_reserve,
+                speed_mbit_s,
+                has_led: false,
+                soundness,
+            });
+        }
+        match failed {
+            Some(error) if session.lanes.iter().all(Lane::is_closed) => Err(error),
+            Some(_) => {
+                let now = session.now();
+                let closed: Vec<Path> =
+                    session.lanes.iter().filter(|lane| lane.is_closed()).map(|lane| lane.path).collect();
+                closed.into_iter().for_each(|path| session.inbox.peering.not_opened(path, now));
+                Ok(session)
+            }
+            None => Ok(session),
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Has a queue pair's completions make the session's descriptor readable.
+    fn watch(&self, queue: &Queue) -> Result<(), TransportError> {
+        let readable = EpollEvent::new(EpollFlags::EPOLLIN, 0);
+        let added = self.epoll.add(queue.descriptor(), readable);
+        added.map_err(|error| TransportError::system(NAME, "epoll_ctl of a completion channel", error))
+    }
+
+    /// Readable when something comes after [`Session::arm`].
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.epoll.0.as_fd()
+    }
+
+    fn peer_mailbox_bytes(&self) -> usize {
+        self.memory.theirs.bytes() - self.trays_there
+    }
+
+    /// Whether any more can be sent.
+    ///
+    /// # Errors
+    /// [`TransportError::PeerClosed`] after the peer's end; what it did that it must not; why no queue pair is left.
+    fn check(&mut self) -> Result<(), TransportError> {
+        if let Some(what) = self.wrong {
+            return Err(TransportError::Protocol { transport: NAME, what });
+        }
+        if self.inbox.has_ended() {
+            return Err(TransportError::PeerClosed { transport: NAME });
+        }
+        if self.is_whole || !self.lanes.iter().all(Lane::is_closed) {
+            return Ok(());
+        }
+        Err(self.failure())
+    }
+
+    /// Why no queue pair is left.
+    fn failure(&self) -> TransportError {
+        let of_line = |line: &Line| events::trouble(&line.queue).or_else(|| line.check().err());
+        self.lost.as_deref().and_then(of_line).unwrap_or(TransportError::PeerClosed { transport: NAME })
+    }
+
+    /// Forgets the places of fills that the peer has acknowledged.
+    fn forget_acknowledged(&mut self) {
+        let acknowledged = self.inbox.peering.stream(STREAM).0.acknowledged();
+        self.kept.drain(..(acknowledged - self.acknowledged) as usize);
+        self.acknowledged = acknowledged;
+    }
+
+    /// Writes bytes into the peer's mailbox, and says something behind them. Whether there was room.
+    ///
+    /// # Errors
+    /// [`TransportError::OutOfBounds`]; those of [`Session::check`].
+    fn put(&mut self, offset: usize, bytes: Span<'_>, ready: Option<Ready>) -> Result<bool, TransportError> {
+        check_bounds(NAME, offset, bytes.len(), self.peer_mailbox_bytes())?;
+        self.check()?;
+        if bytes.is_empty() && ready.is_none() {
+            return Ok(true);
+        }
+        self.forget_acknowledged();
+        let end = offset + bytes.len();
+        let overlaps = |of: &(usize, usize)| of.0 < end && offset < of.0 + of.1;
+        if let Some(last) = self.kept.iter().rposition(overlaps) {
+            self.ask(self.acknowledged + last as u64 + 1);
+            return Ok(false);
+        }
+        let taking = self.lanes.iter().filter(|lane| !lane.is_reserve && lane.is_open()).count().max(1);
+        let fragment_bytes = match taking {
+            1 => bytes.len(),
+            lanes => bytes.len().div_ceil(FRAGMENTS * lanes).max(FRAGMENT_BYTES_MIN),
+        };
+        let outbound = self.inbox.peering.stream(STREAM).0;
+        if outbound.fill((offset, bytes.len()), ready, fragment_bytes).is_err() {
+            let made = outbound.made();
+            self.ask(made);
+            return Ok(false);
+        }
+        self.memory.theirs.span(self.trays_there + offset, bytes.len()).copy_from(bytes);
+        self.kept.push_back((offset, bytes.len()));
+        self.queue_credits();
+        self.pump();
+        Ok(true)
+    }
+
+    /// Has the peer acknowledge as many fills, when it has them.
+    fn ask(&mut self, fills: u64) {
+        if self.asked < fills
+            && self.say(Message { kind: Kind::Ask, value: fills, ..Message::default() }).is_some()
+        {
+            self.asked = fills;
+        }
+    }
+
+    /// The lane that is to carry the next: the one with the least under way for its speed, and a reserve where no other is open.
+    fn best(&self, full: u32) -> Option<usize> {
+        let may = |(at, lane): &(usize, &Lane)| {
+            full >> at & 1 == 0
+                && lane.is_open()
+                && self.inbox.peering.is_open(lane.path)
+                && !self.letters.iter().any(|(on, _)| on.number == lane.path.number)
+        };
+        let key = |(at, lane): &(usize, &Lane)| {
+            let line = lane.line();
+            let load = line.map_or(0, |line| line.load() as u64) * 1024 / lane.speed_mbit_s.max(1);
+            let is_down = line.is_some_and(|line| line.queue.port().is_down());
+            (is_down, lane.is_reserve, load, *at)
+        };
+        self.lanes.iter().enumerate().filter(may).min_by_key(key).map(|(at, _)| at)
+    }
+
+    /// Says something alone by the best lane that has room: which one.
+    fn say(&mut self, message: Message) -> Option<Path> {
+        let mut full = 0;
+        while let Some(at) = self.best(full) {
+            let lane = &mut self.lanes[at];
+            if lane.open().is_some_and(|line| line.say(message).unwrap_or(false)) {
+                return Some(lane.path);
+            }
+            full |= 1 << at;
+        }
+        None
+    }
+
+    /// What goes with each message about the other direction.
+    fn with_word(&self, message: Message) -> Message {
+        let word = self.inbox.peering.word(STREAM);
+        let credit = word.credit.map_or((0, 0), |Ready { value, tag }| (value, tag));
+        Message { acknowledged: word.acknowledged as u32, credit, ..message }
+    }
+
+    /// Sends what there is to be sent, as far as there is room.
+    fn pump(&mut self) {
+        if !self.letters.is_empty() || !self.dialling.is_empty() {
+            self.send_letters();
+        }
+        let mut full = 0;
+        while self.inbox.peering.has_more(STREAM) {
+            let Some(at) = self.best(full) else { break };
+            let path = self.lanes[at].path;
+            let Some((_, fragment)) = self.inbox.peering.next(path) else { break };
+            if self.send_fragment(at, &fragment) {
+                self.inbox.peering.sent(STREAM, &fragment, path);
+            } else {
+                full |= 1 << at;
+            }
+        }
+        self.say_what_is_owed();
+        let end_is_lost = |on: Path| !self.lanes[usize::from(on.number)].is_open_as(on);
+        if self.is_closing && self.end_on.is_none_or(end_is_lost) && !self.inbox.peering.has_more(STREAM) {
+            let value = self.inbox.peering.stream(STREAM).0.made();
+            self.end_on = self.say(Message { kind: Kind::End, value, ..Message::default() });
+        }
+    }
+
+    fn send_fragment(&mut self, at: usize, fragment: &Fragment) -> bool {
+        let place = self.trays_there + fragment.offset;
+        let (kind, Ready { value, tag }) = match fragment.ready {
+            Some(ready) => (Kind::Ready, ready),
+            None => (Kind::Put, Ready { value: 0, tag: 0 }),
+        };
+        let is_carried = fragment.bytes <= CARRIED_BYTES;
+        let message = self.with_word(Message {
+            kind,
+            value,
+            tag,
+            fragment: (fragment.index as u8, fragment.count as u8),
+            fill: fragment.fill as u32,
+            offset: if is_carried { fragment.offset as u32 } else { 0 },
+            ..Message::default()
+        });
+        let theirs = Arc::clone(&self.memory.theirs);
+        let carried = is_carried.then(|| theirs.read(place, fragment.bytes));
+        let written = (!is_carried).then_some((place, fragment.bytes));
+        let Some(line) = self.lanes[at].open() else { return false };
+        // A failure is the next look's to find.
+        line.send(written, Some(message), carried).unwrap_or(false)
+    }
+
+    fn say_what_is_owed(&mut self) {
+        let here = self.inbox.peering.stream(STREAM).1.acknowledged();
+        let is_wanted = self.inbox.wanted > 0 && here >= self.inbox.wanted;
+        if !is_wanted && self.inbox.peering.owing().is_none() {
+            return;
+        }
+        let message = self.with_word(Message { kind: Kind::Heard, ..Message::default() });
+        if let Some(path) = self.say(message) {
+            self.inbox.peering.said(STREAM, path);
+            self.inbox.wanted = if is_wanted { 0 } else { self.inbox.wanted };
+        }
+    }
+
+    /// Raises the peer's counter of free slots with what is sent next, or now where it waits for a second time.
+    fn credit(&mut self, value: u64, tag: u64) -> Result<(), TransportError> {
+        self.check()?;
+        (self.deferred, self.idle_looks) = (Some(Ready { value, tag }), 0);
+        if self.deferred_credits() > CREDITS_DEFERRED_MAX {
+            self.flush_credits();
+        }
+        Ok(())
+    }
+
+    /// Credits that wait.
+    fn deferred_credits(&self) -> u64 {
+        self.deferred.map_or(0, |credit| credit.value - self.credited)
+    }
+
+    /// What waits goes with the next message.
+    fn queue_credits(&mut self) {
+        if let Some(credit) = self.deferred.take() {
+            self.credited = credit.value;
+            self.inbox.peering.credit(STREAM, credit);
+        }
+    }
+
+    fn flush_credits(&mut self) {
+        if self.deferred.is_some() {
+            self.queue_credits();
+            self.pump();
+        }
+    }
+
+    /// Whether everything that was sent has arrived, also the end where it was to be said.
+    fn is_delivered(&mut self) -> bool {
+        let lanes = &self.lanes;
+        let is_over = |path: Path| {
+            let lane = &lanes[usize::from(path.number)];
+            lane.is_open_as(path) && lane.line().is_some_and(Line::is_delivered)
+        };
+        let outbound = self.inbox.peering.stream(STREAM).0;
+        self.deferred.is_none()
+            && outbound.is_on(outbound.acknowledged(), is_over)
+            && (!self.is_closing || self.end_on.is_some_and(is_over))
+    }
+
+    /// Whether it is to be looked after although its rank is in no call: something may have to be sent again.
+    fn needs_tending(&mut self) -> bool {
+        self.wrong.is_none()
+            && !self.lanes.iter().all(Lane::is_closed)
+            && !self.inbox.has_ended()
+            && (!self.is_whole || !self.is_delivered())
+    }
+
+    /// Takes in what has come, and mends what has failed.
+    ///
+    /// # Errors
+    /// [`TransportError::Protocol`] when the peer said what it must not; why no queue pair is left.
+    fn progress(&mut self) -> Result<PeerState, TransportError> {
+        if let Some(what) = self.wrong {
+            return Err(TransportError::Protocol { transport: NAME, what });
+        }
+        let has_come = self.look().inspect_err(|error| {
+            if let TransportError::Protocol { what, .. } = error {
+                self.wrong = Some(what);
+            }
+        })?;
+        if self.inbox.has_ended() {
+            return Ok(PeerState::Closed);
+        }
+        if !self.is_whole || !self.fences_are_heard() {
+            self.mend()?;
+            self.check()?;
+        }
+        self.idle_looks = if has_come { 0 } else { self.idle_looks.saturating_add(1) };
+        if self.deferred.is_some() && self.idle_looks > IDLE_LOOKS {
+            self.queue_credits();
+        }
+        self.pump();
+        Ok(PeerState::Open)
+    }
+
+    /// Looks at each lane. Whether anything has come.
+    fn look(&mut self) -> Result<bool, TransportError> {
+        let mut has_come = false;
+        let others = Others {
+            have_led: self.is_whole || self.lanes.iter().any(|lane| lane.has_led),
+            are_open: self.is_whole || self.lanes.iter().any(Lane::is_open),
+        };
+        for at in 0..self.lanes.len() {
+            let Self { lanes, inbox, .. } = self;
+            let (seen, line) =
+                lanes[at].look(others, &mut |message, carried| inbox.take(message, carried))?;
+            match seen {
+                Seen::Nothing => {}
+                Seen::Came => has_come = true,
+                other => {
+                    self.turned(at, &other, line);
+                    has_come = true;
+                }
+            }
+            if self.is_whole && !self.lanes[at].is_open() {
+                self.is_whole = false;
+            }
+            let owes = self.lanes[at].open().map_or(Ok(false), Line::owes).unwrap_or(false);
+            if owes && !self.letters.iter().any(|(on, _)| usize::from(on.number) == at) {
+                let message = self.with_word(Message::default());
+                let lane = &mut self.lanes[at];
+                if lane.open().is_some_and(|line| line.say(message).unwrap_or(false)) {
+                    let path = lane.path;
+                    self.inbox.peering.said(STREAM, path);
+                }
+            }
+        }
+        Ok(has_come)
+    }
+
+    /// From now on what comes makes the descriptor readable, and no credit waits. Whether nothing has come before that.
+    fn arm(&mut self) -> Result<bool, TransportError> {
+        self.flush_credits();
+        let mut is_quiet = true;
+        for lane in &mut self.lanes {
+            let inbox = &mut self.inbox;
+            let mut take = |message: &Message, carried: Span<'_>| inbox.take(message, carried);
+            is_quiet &= match &mut lane.state {
+                State::Open(line) | State::Meeting(line, ..) => line.arm(&mut take)?,
+                State::Closed | State::Asking(..) | State::Draining(..) => true,
+            };
+        }
+        Ok(is_quiet && self.fences_are_heard())
+    }
+
+    /// The paths that have ever led to the peer, with those that are lost, which have been down for `after`.
+    fn ways(&mut self, after: Duration, each: &mut dyn FnMut(Way)) {
+        let now = self.now();
+        for lane in self.lanes.iter_mut().filter(|lane| lane.has_led) {
+            let is_lost = lane.soundness.look(lane.is_open(), now, after);
+            let from = self.domains[lane.ends.port].port.reach.gid.ip();
+            let to = lane.ends.peer.reach.gid.ip();
+            each(Way { number: lane.path.number, from: from.to_canonical(), to: to.to_canonical(), is_lost });
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Connections by several queue pairs: rails that fail and come back, and what is lost of what they carried.
+
+use super::super::standin::{Adapter, AdapterPort, cut, set};
+use super::super::sys::Gid;
+use super::*;
+use consort_testing::Random;
+
+fn address(rail: u8, host: u8) -> [u8; 4] {
+    [10, 0, rail, host]
+}
+
+fn gid(rail: u8, host: u8) -> Gid {
+    AdapterPort::ethernet(address(rail, host)).gids[0].0
+}
+
+/// A transport over as many adapters, with as many queue pairs by each, for a host.
+fn over(host: u8, rails: u8, queue_pairs: u16) -> Verbs {
+    const NAMES: [&str; 4] = ["standin0", "standin1", "standin2", "standin3"];
+    let adapter =
+        |rail: u8| Adapter::new(NAMES[usize::from(rail)], vec![AdapterPort::ethernet(address(rail, host))]);
+    set((0..rails).map(adapter).collect());
+    let options = RdmaOptions { queue_pairs, ..RdmaOptions::default() };
+    let (functions, near) = (standin::functions(), &Near { ranks: 1, ..Near::default() });
+    let search = Search { functions, sysfs: &nothing(), options: &options, near };
+    Verbs::over(search.ports().expect("ports"), queue_pairs, 1).expect("a transport")
+}
+
+pub(super) fn over_two_adapters() -> Option<Verbs> {
+    Some(over(1, 2, 2))
+}
+
+/// Traffic in both directions with fills of any length into slots that change hands, while rails fail and come back.
+struct Traffic {
+    ends: [Box<dyn Connection>; 2],
+    /// Fills by each end, and how many of the other's it has emptied.
+    filled: [u64; 2],
+    emptied: [u64; 2],
+    random: Random,
+}
+
+const SLOTS: u64 = 4;
+const SLOT_BYTES: usize = 96 << 10;
+
+/// What a fill has: its length, and its bytes by their places.
+fn length(end: usize, fill: u64) -> usize {
+    match fill.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(end as u64) >> 61 {
+        0 => 0,
+        1 => 1 + fill as usize % 72,
+        2 => 73 + fill as usize % 5000,
+        3 => SLOT_BYTES,
+        _ => 8 * (1 + fill as usize % 40),
+    }
+}
+
+fn byte(end: usize, fill: u64, at: usize) -> u8 {
+    (fill as usize * 31 + at * 7 + end * 101) as u8
+}
+
+impl Traffic {
+    fn new(ends: [Box<dyn Connection>; 2], seed: u64) -> Self {
+        Traffic { ends, filled: [0; 2], emptied: [0; 2], random: Random::new(seed) }
+    }
+
+    /// One step of one end: it fills a slot if there is one, empties one if one has come.
+    fn step(&mut self, end: usize, most: u64) -> Result<(), TransportError> {
+        let connection = &mut self.ends[end];
+        connection.progress()?;
+        let free = connection.counter(CounterKind::Credit).value() + SLOTS;
+        if self.filled[end] < most.min(free) && self.random.below(3) > 0 {
+            let fill = self.filled[end];
+            let bytes: Vec<u8> = (0..length(end, fill)).map(|at| byte(end, fill, at)).collect();
+            let slot = (fill % SLOTS) as usize * SLOT_BYTES;
+            let says = (fill + 1, !fill);
+            if connection.fill(slot, Span::of(&bytes), says, &mut 0)?.is_ready() {
+                self.filled[end] += 1;
+            }
+        }
+        let there = connection.counter(CounterKind::Ready).value();
+        if self.emptied[end] < there && self.random.below(3) > 0 {
+            let (fill, other) = (self.emptied[end], 1 - end);
+            let length = length(other, fill);
+            let mut read = vec![0u8; length];
+            let slot = (fill % SLOTS) as usize * SLOT_BYTES;
+            SpanMut::of(&mut read).copy_from(connection.mailbox().slice(slot, length).read());
+            let is_right = read.iter().enumerate().all(|(at, found)| *found == byte(other, fill, at));
+            assert!(is_right, "fill {fill} of end {other} has the right bytes");
+            assert_eq!(connection.counter(CounterKind::Ready).tag(fill + 1), !fill);
+            if connection.signal(CounterKind::Credit, fill + 1, fill)?.is_ready() {
+                self.emptied[end] += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Steps until each end has emptied as many fills; `between` is called between them.
+    fn run(&mut self, most: u64, mut between: impl FnMut(&mut Random)) -> Result<(), TransportError> {
+        let begun = Instant::now();
+        while self.emptied != [most; 2] {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{:?} of {most}", self.emptied);
+            let end = self.random.below(2);
+            self.step(end, most)?;
+            between(&mut self.random);
+        }
+        Ok(())
+    }
+}
+
+fn linked(sides: [&Verbs; 2]) -> [Box<dyn Connection>; 2] {
+    let endpoints = [0, 1].map(|at| {
+        let layout = Layout::new(SLOTS as usize * SLOT_BYTES).calling(at == 0);
+        sides[at].endpoint(layout).expect("an endpoint")
+    });
+    meet(endpoints, Duration::ZERO)
+}
+
+fn lost(connection: &dyn Connection, after: Duration) -> Vec<bool> {
+    let mut lost = Vec::new();
+    connection.ways(after, &mut |way| lost.push(way.is_lost));
+    lost
+}
+
+/// Each seed has its rails, queue pairs and failures; the last seed's number is that of a failure.
+#[test]
+fn rails_that_fail_and_come_back_lose_nothing_and_double_nothing() {
+    let seeds = std::env::var("CONSORT_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(24u64);
+    let first = std::env::var("CONSORT_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1u64);
+    let mut failures = 0;
+    for seed in first..first + seeds {
+        println!("CONSORT_SEED={seed}");
+        let rails = 2 + (seed % 2) as u8;
+        // Addresses of its own: what other tests do to theirs is nothing to it.
+        let host = 10 + (seed % 100) as u8 * 2;
+        let sides = [over(host, rails, 1 + (seed % 3) as u16), over(host + 1, rails, 1 + (seed % 3) as u16)];
+        let mut traffic = Traffic::new(linked([&sides[0], &sides[1]]), seed);
+        let mut down = None;
+        traffic
+            .run(150, |random| match down {
+                // One at a time, so that another carries on.
+                None if random.below(150) == 0 => {
+                    let rail = gid(random.below(rails.into()) as u8, host + random.below(2) as u8);
+                    cut(rail, true);
+                    (down, failures) = (Some(rail), failures + 1);
+                }
+                Some(rail) if random.below(60) == 0 => {
+                    cut(rail, false);
+                    down = None;
+                }
+                _ => {}
+            })
+            .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        if let Some(rail) = down {
+            cut(rail, false);
+        }
+    }
+    assert!(failures >= seeds, "rails failed: {failures}");
+}
+
+#[test]
+fn a_rail_that_is_down_for_long_is_lost_until_it_has_been_back_for_long() {
+    let sides = [over(211, 2, 1), over(212, 2, 1)];
+    let mut traffic = Traffic::new(linked([&sides[0], &sides[1]]), 7);
+    let after = Duration::from_millis(300);
+    traffic.run(20, |_| {}).expect("all is well");
+    crate::conformance::eventually("both lead to the peer", || {
+        traffic.ends.iter_mut().for_each(|end| drop(end.progress()));
+        (lost(&*traffic.ends[0], after) == [false; 2]).then_some(())
+    });
+    cut(gid(1, 211), true);
+    let mut most = 20;
+    crate::conformance::eventually("it is lost", || {
+        most += 10;
+        traffic.run(most, |_| {}).expect("the other carries on");
+        (lost(&*traffic.ends[0], after) == [false, true]).then_some(())
+    });
+    cut(gid(1, 211), false);
+    crate::conformance::eventually("it is back", || {
+        most += 10;
+        traffic.run(most, |_| {}).expect("it goes on");
+        (lost(&*traffic.ends[0], after) == [false; 2]).then_some(())
+    });
+}
+
+#[test]
+fn the_last_rail_that_fails_is_the_verdict() {
+    let sides = [over(213, 2, 1), over(214, 2, 1)];
+    let mut traffic = Traffic::new(linked([&sides[0], &sides[1]]), 8);
+    traffic.run(20, |_| {}).expect("all is well");
+    [0, 1].into_iter().for_each(|rail| cut(gid(rail, 213), true));
+    let error = traffic.run(1000, |_| {}).expect_err("nothing leads to the peer");
+    [0, 1].into_iter().for_each(|rail| cut(gid(rail, 213), false));
+    let TransportError::Completion { failed, .. } = &error else { panic!("{error}") };
+    assert!(failed.device.starts_with("standin") && failed.causes.contains("has not answered"), "{error}");
+}
+
+/// A rank that has left its call does not look: the control thread sends again what a rail has lost.
+#[test]
+fn what_was_lost_is_sent_again_while_its_rank_is_in_no_call() {
+    for round in 0..4 {
+        let sides = [over(215, 2, 1), over(216, 2, 1)];
+        let [mut one, mut other] = linked([&sides[0], &sides[1]]);
+        let [_, sessions] = sides[0].left();
+        cut(gid(0, 216), true);
+        let bytes = [round as u8 + 1; 200_000];
+        assert!(one.fill(0, Span::of(&bytes), (1, 5), &mut 0).expect("room").is_ready());
+        assert!(sessions.has_chores());
+        crate::conformance::eventually("it arrives", || {
+            sessions.serve();
+            other.progress().expect("another rail leads to the peer");
+            (other.counter(CounterKind::Ready).value() == 1).then_some(())
+        });
+        let mut read = vec![0u8; bytes.len()];
+        SpanMut::of(&mut read).copy_from(other.mailbox().slice(0, bytes.len()).read());
+        assert!(read == bytes);
+        cut(gid(0, 216), false);
+        crate::conformance::eventually("all is whole again", || {
+            sessions.serve();
+            other.progress().expect("it goes on");
+            (!sessions.has_chores()).then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_reserve_carries_nothing_while_another_port_does() {
+    let mut ports = vec![AdapterPort::ethernet(address(0, 217)), AdapterPort::ethernet(address(1, 217))];
+    ports[1].attr.active_width = 1;
+    let adapters: Vec<Adapter> =
+        ["fast", "slow"].into_iter().zip(ports).map(|(name, port)| Adapter::new(name, vec![port])).collect();
+    set(adapters);
+    let verbs = transport(&RdmaOptions::default(), &nothing()).expect("a transport");
+    assert_eq!(verbs.shared.lanes, [(0, false), (1, true)]);
+    let mut traffic = Traffic::new(linked([&verbs, &verbs]), 9);
+    let numbers = standin::leading_to(gid(1, 217));
+    traffic.run(50, |_| {}).expect("all is well");
+    let before: Vec<u32> = numbers.iter().map(|number| standin::sends(*number)).collect();
+    traffic.run(100, |_| {}).expect("all is well");
+    let after: Vec<u32> = numbers.iter().map(|number| standin::sends(*number)).collect();
+    assert_eq!((numbers.len(), &before), (2, &after), "the reserve carries nothing");
+    cut(gid(0, 217), true);
+    traffic.run(150, |_| {}).expect("the reserve carries on");
+    cut(gid(0, 217), false);
+}
