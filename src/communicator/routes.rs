@@ -55,7 +55,7 @@ static PLUGINS: Mutex<Vec<(String, Weak<Plugged>)>> = Mutex::new(Vec::new());
 struct Adapters {
     verbs: Arc<Verbs>,
     /// What their devices say is heard by the control thread, and closed connections are looked after.
-    _attended: [Attendance; 3],
+    _attended: Option<Attendance>,
 }
 
 /// RDMA of this process by what is asked for and by where the rank is, for as long as a communicator uses it.
@@ -141,9 +141,8 @@ impl ProcessRoutes {
             Some(adapters) => adapters,
             None => {
                 let verbs = Arc::new(Verbs::near(&options(&self.rdma), &near)?);
-                let attended = |service| self.shared.attended(service);
-                let [closed, sessions] = verbs.left();
-                let _attended = [attended(verbs.events())?, attended(closed)?, attended(sessions)?];
+                let service = verbs.service();
+                let _attended = service.map(|service| self.shared.attended(service)).transpose()?;
                 let adapters = Arc::new(Adapters { verbs, _attended });
                 of_process.push((self.rdma.clone(), near, Arc::downgrade(&adapters)));
                 adapters

@@ -16,6 +16,7 @@
 //! Invariant: nothing that the peer sends lands outside of trays and mailboxes of this transport, for the device checks the keys; a
 //! connection that was closed keeps its queue pairs until the peer's device has everything. Absent: memory of devices.
 
+mod attendant;
 mod choice;
 mod events;
 mod gid;
@@ -45,6 +46,7 @@ use crate::{
     AdapterTrouble, Address, Connecting, Connection, Endpoint, Layout, PeerState, Service, Transport,
     TransportError,
 };
+use attendant::Attendant;
 pub use choice::Near;
 use events::Watch;
 use line::{Ends, Line, Memory, memory};
@@ -65,7 +67,7 @@ pub struct Verbs {
     shared: Arc<Shared>,
     /// The best first; all but those of `shared` are for people.
     ports: Vec<Arc<Port>>,
-    watch: Arc<Watch>,
+    service: Arc<Attendant>,
 }
 
 struct Shared {
@@ -123,17 +125,6 @@ impl Verbs {
         self.shared.domains.iter().any(|domain| events::has_failed(domain.port.opened()))
     }
 
-    /// What hears what the devices of its ports say: ports that go down and come back, queue pairs and devices that fail.
-    pub fn events(&self) -> Arc<dyn Service> {
-        self.watch.clone()
-    }
-
-    /// What looks after connections that were closed before everything had arrived, and after those that have lost a queue pair while their
-    /// ranks are in no call.
-    pub fn left(&self) -> [Arc<dyn Service>; 2] {
-        [self.shared.closed.clone(), self.shared.sessions.clone()]
-    }
-
     /// The ports that a rank in this place may use, the best first, for people: device, port and address.
     pub fn ports(&self) -> Vec<String> {
         self.ports.iter().map(|port| format!("{} ({})", port.name(), port.reach.gid)).collect()
@@ -147,7 +138,6 @@ impl Verbs {
                 devices.push(Arc::clone(port.opened()));
             }
         }
-        let watch = Arc::new(Watch::new(devices)?);
         if ports.is_empty() {
             let ports = "there is none".into();
             return Err(TransportError::adapter(NAME, AdapterTrouble::NoActivePort { ports }));
@@ -165,7 +155,9 @@ impl Verbs {
         }
         lanes.truncate(LANES_MAX);
         let (closed, sessions) = (Closed::new(NAME)?, Sessions::new()?);
-        Ok(Verbs { shared: Arc::new(Shared { domains, lanes, closed, sessions }), ports, watch })
+        let parts: [Arc<dyn Service>; 3] = [Arc::new(Watch::new(devices)?), closed.clone(), sessions.clone()];
+        let service = Arc::new(Attendant::new(parts)?);
+        Ok(Verbs { shared: Arc::new(Shared { domains, lanes, closed, sessions }), ports, service })
     }
 }
 
@@ -202,7 +194,7 @@ impl Transport for Verbs {
     }
 
     fn service(&self) -> Option<Arc<dyn Service>> {
-        Some(self.events())
+        Some(self.service.clone())
     }
 }
 

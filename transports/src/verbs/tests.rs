@@ -188,7 +188,7 @@ fn a_peer_that_is_gone_is_an_error_that_names_device_queue_pair_and_cause() {
 fn what_is_closed_is_looked_after_by_its_service_until_it_has_arrived() {
     let near = Arc::new(over_standin().expect("a port"));
     let far = over_standin().expect("a port");
-    let closed = near.left()[0].clone();
+    let closed = near.service().expect("a service");
     let mut had_chores = 0;
     for round in 1..=50 {
         let endpoints = [near.endpoint(Layout::new(4096)), far.endpoint(Layout::new(4096))];

