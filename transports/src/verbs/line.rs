@@ -110,8 +110,10 @@ pub(super) struct Line {
     acknowledged: u64,
     heard: u64,
     said: u64,
-    /// How many of them there were with the last letter.
+    /// How many of them there were with the last letter; and whether one of the peer's was heard and not said to have been, for which the peer
+    /// waits with its next.
     letter: u64,
+    has_letter: bool,
     /// Looks in a row that brought nothing.
     pub(super) idle_looks: u32,
     /// The last work request of each message that may be under way.
@@ -173,6 +175,7 @@ impl Line {
             heard: 0,
             said: 0,
             letter: 0,
+            has_letter: false,
             idle_looks: 0,
             last: [0; TRAY as usize],
             posted: 0,
@@ -409,7 +412,7 @@ impl Line {
             let is_signalled = self.unsignalled >= SIGNAL_AFTER || is_last;
             writes[1] = Some(self.next_write(at, MESSAGE_BYTES + length, Some(place as u32), is_signalled));
             self.last[place] = self.posted;
-            (self.sent, self.said) = (self.sent + 1, self.heard);
+            (self.sent, self.said, self.has_letter) = (self.sent + 1, self.heard, false);
         }
         let mut posted: [Write; WRITES_MAX] = [Write::default(); WRITES_MAX];
         let count = writes.into_iter().flatten().enumerate().fold(0, |_, (at, write)| {
@@ -518,7 +521,7 @@ impl Line {
         if self.broke.is_none() && self.idle_looks == ASK_AFTER && self.completed < self.posted {
             self.ask_device()?;
         }
-        Ok(self.broke.is_none() && self.heard - self.said >= SAY_AFTER)
+        Ok(self.broke.is_none() && (self.has_letter || self.heard - self.said >= SAY_AFTER))
     }
 
     /// From now on what comes makes the descriptor readable. Whether nothing has come before that.
@@ -586,6 +589,7 @@ impl Line {
                 Ok(())
             }
             Kind::Fence => {
+                self.has_letter = true;
                 let bytes = usize::try_from(message.value).unwrap_or(usize::MAX);
                 if bytes > LETTER_BYTES {
                     return Err("it sent a letter that is too long");

@@ -464,7 +464,8 @@ impl Session {
                 self.is_whole = false;
             }
             let owes = self.lanes[at].open().map_or(Ok(false), Line::owes).unwrap_or(false);
-            if owes && !self.letters.iter().any(|(on, _)| usize::from(on.number) == at) {
+            // Also before a letter, for whose place the peer may wait as this side does.
+            if owes {
                 let message = self.with_word(Message::default());
                 let lane = &mut self.lanes[at];
                 if lane.open().is_some_and(|line| line.say(message).unwrap_or(false)) {
