@@ -71,9 +71,9 @@ fn defaults_and_nothing_without_effect() {
     assert_eq!(found.line("CONSORT_ALGO"), ("all", "default"));
     assert_eq!(found.line("CONSORT_SECRET"), ("-", "default"));
     assert_eq!(found.line("NCCL_DEBUG_SUBSYS"), ("INIT,BOOTSTRAP,ENV", "default"));
-    assert!(!found.out.contains("Without effect") && !found.out.contains("NCCL_IB_QPS_PER_CONNECTION"));
+    assert!(!found.out.contains("Without effect") && !found.out.contains("NCCL_IB_SPLIT_DATA_ON_QPS"));
     let all = run(&["--all"], &[]);
-    assert!(all.line("NCCL_IB_QPS_PER_CONNECTION").1.starts_with("default; RDMA"));
+    assert!(all.line("NCCL_IB_SPLIT_DATA_ON_QPS").1.starts_with("default; with CONSORT_TRANSPORT=verbs"));
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn the_origin_of_every_value() {
             ("CONSORT_SECRET", "correct horse battery"),
             ("NCCL_ALGO", "Tree"),
             ("NCCL_DEBUG", "WARN"),
-            ("NCCL_IB_QPS_PER_CONNECTION", "4"),
+            ("NCCL_IB_SPLIT_DATA_ON_QPS", "1"),
             ("NCCL_FROBNICATE", "1"),
             ("NCCL_TESTS_MIN_BW", "1"),
         ],
@@ -105,7 +105,9 @@ fn the_origin_of_every_value() {
     assert_eq!(found.line("NCCL_MIN_CTAS"), ("3", file.path()));
     assert_eq!(found.line("CONSORT_SECRET").0, "(hidden)");
     assert!(!found.out.contains("correct horse"));
-    assert!(found.line("NCCL_IB_QPS_PER_CONNECTION").1.starts_with("environment; RDMA"));
+    assert!(
+        found.line("NCCL_IB_SPLIT_DATA_ON_QPS").1.starts_with("environment; with CONSORT_TRANSPORT=verbs")
+    );
     assert!(found.line("NCCL_P2P_PXN_LEVEL").1.starts_with(&format!("{}; ", file.path())));
     assert!(found.line("NCCL_FROBNICATE").1.contains("not a variable"));
     assert!(!found.out.contains("NCCL_TESTS_MIN_BW"));

@@ -18,6 +18,7 @@
 
 mod attendant;
 mod choice;
+mod ends;
 mod events;
 mod gid;
 mod library;
@@ -48,8 +49,9 @@ use crate::{
 };
 use attendant::Attendant;
 pub use choice::Near;
+use ends::{Ends, Memory, memory};
 use events::Watch;
-use line::{Ends, Line, Memory, memory};
+use line::Line;
 use meeting::Meeting;
 use message::{LANE_BYTES, LANES_MAX, PORTS_MAX, Place, QueuePlace};
 use one::{One, OneConnection};

@@ -14,7 +14,8 @@ use std::task::Poll;
 
 use consort_memory::{Counter, Span, SpanMut};
 
-use super::line::{Line, Memory, Take};
+use super::ends::Memory;
+use super::line::{Line, Take};
 use super::message::{CARRIED_BYTES, Kind, LANE_BYTES, Message};
 use super::{NAME, Shared, events};
 use crate::closed::Closing;

@@ -5,7 +5,7 @@
 
 use consort_memory::{Counter, Span, SpanMut};
 
-use super::super::line::Memory;
+use super::super::ends::Memory;
 use super::super::message::{Kind, LANE_BYTES, Message};
 use crate::counters::raise;
 use crate::fields::Fields;

@@ -12,8 +12,9 @@
 
 use std::time::{Duration, Instant};
 
+use super::super::ends::Ends;
 use super::super::events;
-use super::super::line::{Ends, Line, Take};
+use super::super::line::{Line, Take};
 use super::super::meeting::{Meeting, STOPPING};
 use super::super::queue::Queue;
 use crate::streams::{Path, Soundness};

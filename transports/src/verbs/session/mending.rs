@@ -4,7 +4,8 @@
 
 use std::time::Instant;
 
-use super::super::line::{Ends, Line};
+use super::super::ends::Ends;
+use super::super::line::Line;
 use super::super::meeting::Meeting;
 use super::super::message::later_packet;
 use super::super::queue::{Peer, Queue};

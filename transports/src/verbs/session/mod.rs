@@ -26,7 +26,8 @@ use std::time::{Duration, Instant};
 use consort_memory::Span;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
-use super::line::{Ends, Line, Memory};
+use super::ends::{Ends, Memory};
+use super::line::Line;
 use super::meeting::Meeting;
 use super::message::{CARRIED_BYTES, Kind, LANE_BYTES, Message};
 use super::port::Domain;
