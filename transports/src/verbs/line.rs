@@ -21,15 +21,13 @@ use consort_memory::{Span, SpanMut};
 use super::NAME;
 use super::ends::{Ends, Memory};
 use super::message::{
-    Kind, LANE_BYTES, LETTER_BYTES, MESSAGE_BYTES, Message, PLACE_BYTES, Place, TRAY, TRAY_BYTES,
-    later_packet,
+    Kind, LETTER_BYTES, MESSAGE_BYTES, Message, PLACE_BYTES, TRAY, TRAY_BYTES, later_packet,
 };
-use super::port::{Domain, Region, Written};
 use super::queue::{BATCH, Peer, Queue, SENDS, WRITES_MAX, Write};
 use super::status::{FLUSHED, RECEIVER_NOT_READY, RETRY_EXCEEDED};
 use super::sys::{self, Wc};
 use crate::TransportError;
-use crate::segment::{Nonce, halves};
+use crate::segment::halves;
 
 /// Places of the tray that are kept for what must go out: words of what was heard, and the end.
 const RESERVED: u64 = 8;

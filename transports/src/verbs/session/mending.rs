@@ -81,6 +81,29 @@ impl Session {
         self.lost = Some(line);
     }
 
+    /// Stops lanes whose port here is down, where others carry on: what they carried need not wait until packets were sent again in vain.
+    pub(super) fn leave_ports_that_are_down(&mut self) {
+        let is_down = |lane: &Lane| lane.is_open() && self.domains[lane.ends.port].port.is_down();
+        let down: Vec<usize> = (0..self.lanes.len()).filter(|at| is_down(&self.lanes[*at])).collect();
+        let open = self.lanes.iter().filter(|lane| lane.is_open()).count();
+        if down.is_empty() || down.len() == open {
+            return;
+        }
+        for at in down {
+            let lane = &mut self.lanes[at];
+            let port = &self.domains[lane.ends.port].port;
+            tracing::warn!(
+                transport = NAME,
+                device = port.device,
+                port = port.number,
+                path = lane.path.number,
+                "a port is down; what it carried goes by others"
+            );
+            lane.stop();
+        }
+        self.is_whole = false;
+    }
+
     /// Mends what is not open.
     ///
     /// # Errors
@@ -93,6 +116,9 @@ impl Session {
                 self.wrong = Some(what);
             }
         })?;
+        for path in std::mem::take(&mut self.held) {
+            self.dial(path);
+        }
         // A path is asked for by another one.
         if self.lanes.iter().any(Lane::is_open) {
             let now = self.now();
@@ -144,7 +170,9 @@ impl Session {
                     state => lane.state = state,
                 }
             } else if self.inbox.peering.expects(path) && path.epoch > lane.path.epoch {
-                if lane.is_closed() {
+                if self.domains[lane.ends.port].port.is_down() {
+                    // The peer asks again when it has waited for long enough.
+                } else if lane.is_closed() {
                     self.answer(dialled);
                 } else {
                     // What had come by the one before is heard first.
@@ -200,6 +228,7 @@ impl Session {
                     if lane.path.epoch <= path.epoch {
                         lane.state = State::Closed;
                     }
+                    self.held.retain(|of| of.number != path.number);
                 }
                 Order::Say(on, fenced) => self.say_fence(on, &fenced),
                 Order::Dial(path) => self.dial(path),
@@ -212,9 +241,13 @@ impl Session {
         self.letters.push_back((on, write_fence(fenced)));
     }
 
-    /// Asks the peer for a queue pair for a path.
+    /// Asks the peer for a queue pair for a path, when the port here is there.
     fn dial(&mut self, path: Path) {
         let lane = &mut self.lanes[usize::from(path.number)];
+        if self.domains[lane.ends.port].port.is_down() {
+            self.held.push(path);
+            return;
+        }
         match Queue::new(&self.domains[lane.ends.port]) {
             Ok(queue) => {
                 let number = queue.number();

@@ -77,6 +77,8 @@ pub(super) struct Session {
     letters: VecDeque<(Path, Vec<u8>)>,
     /// What is to be said on any.
     dialling: VecDeque<Dialled>,
+    /// Paths that are to be opened anew when their ports here are there.
+    held: Vec<Path>,
     /// Whether all lanes are open, so that nothing is to be mended.
     is_whole: bool,
     /// Whether the end is to be said, and by which path it was.
@@ -121,6 +123,7 @@ impl Session {
             idle_looks: 0,
             letters: VecDeque::new(),
             dialling: VecDeque::new(),
+            held: Vec::new(),
             is_whole: false,
             is_closing: false,
             end_on: None,
@@ -445,6 +448,9 @@ impl Session {
     /// Looks at each lane. Whether anything has come.
     fn look(&mut self) -> Result<bool, TransportError> {
         let mut has_come = false;
+        if self.domains.iter().any(|domain| domain.port.is_down()) {
+            self.leave_ports_that_are_down();
+        }
         let others = Others {
             have_led: self.is_whole || self.lanes.iter().any(|lane| lane.has_led),
             are_open: self.is_whole || self.lanes.iter().any(Lane::is_open),

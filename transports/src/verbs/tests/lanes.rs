@@ -248,3 +248,38 @@ fn a_reserve_carries_nothing_while_another_port_does() {
     traffic.run(150, |_, _| {}).expect("the reserve carries on");
     cut(gid(0, 217), false);
 }
+
+/// What a device has taken is not sent again by a side that has gone: the other side hears all of it before it closes a queue pair.
+#[test]
+fn what_is_sent_by_one_who_goes_at_once_arrives_although_a_rail_fails() {
+    let mut random = Random::new(11);
+    for round in 0..60 {
+        let sides = [over(219, 2, 2), over(220, 2, 2)];
+        let [mut one, mut other] = linked([&sides[0], &sides[1]]);
+        let service = sides[0].service().expect("a service");
+        let fills: Vec<u64> = (0..3).map(|_| random.below(1 << 20) as u64).collect();
+        for (slot, fill) in (0..).zip(&fills) {
+            let bytes: Vec<u8> = (0..length(0, *fill)).map(|at| byte(0, *fill, at)).collect();
+            let filled = one.fill(slot * SLOT_BYTES, Span::of(&bytes), (slot as u64 + 1, *fill), &mut 0);
+            assert!(filled.expect("the peer is there").is_ready());
+        }
+        let rail = gid(random.below(2) as u8, 219 + random.below(2) as u8);
+        // What the other end says has to go by some rail too.
+        let _ = other.signal(CounterKind::Credit, 1, 0).expect("the peer is there");
+        other.flush_credits();
+        drop(one);
+        cut(rail, true);
+        crate::conformance::eventually("the end comes behind the fills", || {
+            service.serve();
+            (other.progress().expect("it goes on") == PeerState::Closed).then_some(())
+        });
+        cut(rail, false);
+        assert_eq!(other.counter(CounterKind::Ready).value(), 3, "round {round}");
+        for (slot, fill) in (0..).zip(&fills) {
+            let length = length(0, *fill);
+            let mut read = vec![0u8; length];
+            SpanMut::of(&mut read).copy_from(other.mailbox().slice(slot * SLOT_BYTES, length).read());
+            assert!(read.iter().enumerate().all(|(at, found)| *found == byte(0, *fill, at)), "round {round}");
+        }
+    }
+}
