@@ -29,6 +29,8 @@ struct World {
     next: u32,
     /// Addresses of ports that carry nothing: what is sent by them fails, and some of it has arrived all the same.
     cut: Vec<Gid>,
+    /// Looks that what has come may need at most before it is there.
+    delay: usize,
 }
 
 /// What a key stands for.
@@ -138,6 +140,7 @@ fn with<R>(run: impl FnOnce(&mut World) -> R) -> R {
             armed: HashMap::new(),
             next: 100,
             cut: Vec::new(),
+            delay: 3,
         }
     }))
 }
@@ -149,7 +152,8 @@ impl World {
     }
 
     fn complete(&mut self, cq: usize, wc: Wc) {
-        let late = self.random.below(3) as u32;
+        let delay = if wc.opcode == WC_RECV_RDMA_WITH_IMM { self.delay } else { 3 };
+        let late = self.random.below(delay) as u32;
         self.completions.entry(cq).or_default().push_back((late, wc));
         if let Some(Some(descriptor)) = self.armed.insert(cq, None) {
             let one = 1u64;
@@ -524,6 +528,11 @@ pub(super) fn cut(gid: Gid, is_cut: bool) {
         world.cut.retain(|of| *of != gid);
         world.cut.extend(is_cut.then_some(gid));
     });
+}
+
+/// What comes is there after this many looks at most.
+pub(super) fn delay(looks: usize) {
+    with(|world| world.delay = looks);
 }
 
 /// The address of a queue pair, as events have it.

@@ -253,7 +253,8 @@ fn a_reserve_carries_nothing_while_another_port_does() {
 #[test]
 fn what_is_sent_by_one_who_goes_at_once_arrives_although_a_rail_fails() {
     let mut random = Random::new(11);
-    for round in 0..60 {
+    standin::delay(50);
+    for round in 0..16 {
         let sides = [over(219, 2, 2), over(220, 2, 2)];
         let [mut one, mut other] = linked([&sides[0], &sides[1]]);
         let service = sides[0].service().expect("a service");
@@ -264,11 +265,18 @@ fn what_is_sent_by_one_who_goes_at_once_arrives_although_a_rail_fails() {
             assert!(filled.expect("the peer is there").is_ready());
         }
         let rail = gid(random.below(2) as u8, 219 + random.below(2) as u8);
-        // What the other end says has to go by some rail too.
-        let _ = other.signal(CounterKind::Credit, 1, 0).expect("the peer is there");
-        other.flush_credits();
         drop(one);
+        if round % 2 == 0 {
+            // Nothing is left of it, and the other end has not looked yet when its own words fail.
+            crate::conformance::eventually("all is taken", || {
+                service.serve();
+                (!service.has_chores()).then_some(())
+            });
+        }
         cut(rail, true);
+        for value in 1..3 {
+            let _ = other.signal(CounterKind::Credit, value, 0).expect("nothing was heard of it");
+        }
         crate::conformance::eventually("the end comes behind the fills", || {
             service.serve();
             (other.progress().expect("it goes on") == PeerState::Closed).then_some(())
@@ -282,4 +290,5 @@ fn what_is_sent_by_one_who_goes_at_once_arrives_although_a_rail_fails() {
             assert!(read.iter().enumerate().all(|(at, found)| *found == byte(0, *fill, at)), "round {round}");
         }
     }
+    standin::delay(3);
 }
