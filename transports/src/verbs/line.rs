@@ -16,6 +16,7 @@
 //! refused. Absent: how two ends meet, and who waits.
 
 mod credits;
+mod lent;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -91,6 +92,8 @@ pub(super) struct Line {
     /// The last work request of the queue pair's former life.
     former: u64,
     under_way: VecDeque<UnderWay>,
+    /// What the device reads of the program's.
+    lent: lent::Lent,
     /// Hellos that have come, and that must before anything else does.
     greeted: u64,
     greetings: u64,
@@ -160,6 +163,7 @@ impl Line {
             unsignalled: 0,
             former: 0,
             under_way: VecDeque::with_capacity(SENDS as usize),
+            lent: lent::Lent::default(),
             greeted: 0,
             greetings: if calls { 1 } else { 2 },
             is_stopped: false,
@@ -333,6 +337,16 @@ impl Line {
         data: Option<(usize, Span<'_>)>,
         says: Option<(Kind, u64, u64)>,
     ) -> Result<bool, TransportError> {
+        self.send_data(data, None, says)
+    }
+
+    /// The same; where there is a key, the device reads the bytes by it where they are.
+    fn send_data(
+        &mut self,
+        data: Option<(usize, Span<'_>)>,
+        key: Option<u32>,
+        says: Option<(Kind, u64, u64)>,
+    ) -> Result<bool, TransportError> {
         self.check()?;
         if self.broke.is_some() {
             return Ok(false);
@@ -344,11 +358,13 @@ impl Line {
         // A message has them with it where they are few and the offset has a name there.
         let is_carried = |(offset, bytes): &(usize, Span<'_>)| {
             matches!(says, Some((Kind::Ready, ..)))
+                && key.is_none()
                 && bytes.len() <= CARRIED_BYTES
                 && u32::try_from(*offset).is_ok()
         };
         let (carried, data) = if data.as_ref().is_some_and(is_carried) { (data, None) } else { (None, data) };
         if let Some((offset, bytes)) = &data
+            && key.is_none()
             && !self.is_free(*offset, bytes.len())?
         {
             return Ok(false);
@@ -358,10 +374,14 @@ impl Line {
         }
         let mut writes: [Option<Write>; WRITES_MAX] = [None; WRITES_MAX];
         if let Some((offset, bytes)) = data {
-            self.theirs.span(TRAY_BYTES + offset, bytes.len()).copy_from(bytes);
             // Nothing else says that it is over.
-            let write = self.next_write(TRAY_BYTES + offset, bytes.len(), None, says.is_none());
-            self.under_way.push_back(UnderWay { id: write.id, offset, bytes: bytes.len() });
+            let mut write = self.next_write(TRAY_BYTES + offset, bytes.len(), None, says.is_none());
+            if let Some(lkey) = key {
+                (write.from, write.lkey) = (bytes.as_ptr() as u64, lkey);
+            } else {
+                self.theirs.span(TRAY_BYTES + offset, bytes.len()).copy_from(bytes);
+                self.under_way.push_back(UnderWay { id: write.id, offset, bytes: bytes.len() });
+            }
             writes[0] = Some(write);
         }
         if let Some((kind, value, tag)) = says {
@@ -385,7 +405,8 @@ impl Line {
             if let Some((_, bytes)) = carried {
                 self.theirs.span(at + MESSAGE_BYTES, length).copy_from(bytes);
             }
-            let is_signalled = self.unsignalled >= SIGNAL_AFTER || matches!(kind, Kind::Hello | Kind::End);
+            let must_say = key.is_some() || matches!(kind, Kind::Hello | Kind::End);
+            let is_signalled = must_say || self.unsignalled >= SIGNAL_AFTER;
             writes[1] = Some(self.next_write(at, MESSAGE_BYTES + length, Some(place as u32), is_signalled));
             self.last[place] = self.posted;
             (self.sent, self.said) = (self.sent + 1, self.heard);
@@ -415,6 +436,7 @@ impl Line {
                     self.reaped = self.reaped.max(wc.wr_id);
                     self.completed = self.completed.max(wc.wr_id);
                 } else {
+                    self.lent.flush(wc.wr_id);
                     self.fail(wc);
                 }
             }
@@ -422,9 +444,7 @@ impl Line {
                 break;
             }
         }
-        while self.under_way.front().is_some_and(|of| of.id <= self.completed) {
-            self.under_way.pop_front();
-        }
+        self.retire();
         Ok(())
     }
 
@@ -567,9 +587,7 @@ impl Line {
         self.acknowledged += new;
         if let Some(last) = self.acknowledged.checked_sub(1).filter(|_| new > 0) {
             self.completed = self.completed.max(self.last[(last % TRAY) as usize]);
-            while self.under_way.front().is_some_and(|of| of.id <= self.completed) {
-                self.under_way.pop_front();
-            }
+            self.retire();
         }
         Ok(())
     }

@@ -6,7 +6,7 @@
 //! choice, gid    which port, and by which address           options what is asked of both
 //! queue          a queue pair                               status  what went wrong, in words
 //! message        what two ends say to each other            line    one end: what it sends and hears
-//! events         what a device says of itself
+//! events         what a device says of itself               memory  of programs and of devices, used where it is
 //! ```
 //!
 //! Each side makes a queue pair and its memory, and its address says where they are. Both connect when they know the other's; one of
@@ -21,6 +21,7 @@ mod events;
 mod gid;
 mod library;
 mod line;
+mod memory;
 mod message;
 mod options;
 mod port;
@@ -37,7 +38,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use consort_memory::{Counter, Span, SpanMut};
+use consort_memory::{Counter, HeldRead, Span, SpanMut};
 
 use crate::closed::{Closed, Closing};
 use crate::segment::nonce;
@@ -47,7 +48,8 @@ use crate::{
 };
 pub use choice::Near;
 use events::Watch;
-use line::{Line, memory};
+use line::Line;
+use memory::Registrations;
 use message::{Kind, Place, TRAY_BYTES, first_packet};
 pub use options::{Addresses, PortFilter, RdmaOptions, Travel};
 use port::{Domain, Port, Region, Written};
@@ -64,6 +66,9 @@ const GREET_FIRST: Duration = Duration::from_millis(50);
 const GREET_LAST: Duration = Duration::from_secs(1);
 /// How long a queue pair that was stopped may take to give out what had come.
 const STOPPING: Duration = Duration::from_secs(5);
+/// Bytes below which a fill is copied wherever it lies: looking its registration up, and keeping it, costs as much.
+const LENT_BYTES_MIN: usize = 1024;
+
 /// The transport of a rank over the best of its ports.
 pub struct Verbs {
     shared: Arc<Shared>,
@@ -76,6 +81,8 @@ struct Shared {
     port: Arc<Port>,
     /// What all connections may use: memory is registered once, however many of them write from it.
     domain: Arc<Domain>,
+    /// Memory of programs that the domain knows.
+    registrations: Registrations,
     /// Connections that were closed before everything had arrived.
     closed: Arc<Closed<Line>>,
 }
@@ -142,7 +149,8 @@ impl Verbs {
         })?);
         tracing::debug!(device = port.device, port = port.number, reach = ?port.reach, "RDMA by this port");
         let domain = Domain::new(&port)?;
-        Ok(Verbs { shared: Arc::new(Shared { port, domain, closed: Closed::new(NAME)? }), ports, watch })
+        let (registrations, closed) = (Registrations::new(&domain), Closed::new(NAME)?);
+        Ok(Verbs { shared: Arc::new(Shared { port, domain, registrations, closed }), ports, watch })
     }
 }
 
@@ -154,8 +162,9 @@ impl Transport for Verbs {
     fn endpoint(&self, layout: Layout) -> Result<Box<dyn Endpoint>, TransportError> {
         self.shared.port.check_fork()?;
         self.shared.closed.tidy();
+        self.shared.registrations.tidy();
         let domain = &self.shared.domain;
-        let own = memory(domain, layout.mailbox_bytes, layout.node, Written::ByPeer)?;
+        let own = line::memory(domain, layout.mailbox_bytes, layout.node, Written::ByPeer)?;
         let queue = Queue::new(domain)?;
         let nonce = nonce(NAME)?;
         let peer = Peer {
@@ -425,6 +434,34 @@ impl Connection for VerbsConnection {
             *done = bytes.len();
         }
         Ok(filled)
+    }
+
+    fn fill_from(
+        &mut self,
+        offset: usize,
+        source: &HeldRead,
+        (value, tag): (u64, u64),
+        done: &mut usize,
+    ) -> Result<Poll<u64>, TransportError> {
+        self.line().queue.port().check_fork()?;
+        let large = Some(source).filter(|source| source.len() >= LENT_BYTES_MIN);
+        let Some(registration) = large.and_then(|source| self.shared.registrations.of(source)) else {
+            return Ok(self.fill(offset, source.read(), (value, tag), done)?.map(|()| 0));
+        };
+        let sent = self.line_mut().send_from(offset, source, registration, (Kind::Ready, value, tag))?;
+        Ok(sent.map_or(Poll::Pending, |number| {
+            *done = source.len();
+            Poll::Ready(number)
+        }))
+    }
+
+    fn is_free(&self, number: u64) -> bool {
+        self.line().is_source_free(number)
+    }
+
+    fn fence(&mut self) -> Result<(), TransportError> {
+        self.line().queue.port().check_fork()?;
+        self.line_mut().fence()
     }
 
     fn signal(&mut self, kind: CounterKind, value: u64, tag: u64) -> Result<Poll<()>, TransportError> {

@@ -3,6 +3,7 @@
 //! Invariant: a region is registered for as long as its mapping lives, and the device stays open for as long as anything of it does.
 //! Absent: finding ports, which of several is the best; queues.
 
+use std::ffi::c_int;
 use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -143,12 +144,22 @@ impl Drop for Domain {
 }
 
 /// Who may write to registered memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Written {
     /// The peer, and this process.
     ByPeer,
     /// This process alone.
     Here,
+}
+
+impl Written {
+    /// What the interface calls that.
+    pub(super) fn access(self) -> c_int {
+        match self {
+            Written::ByPeer => ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE,
+            Written::Here => 0,
+        }
+    }
 }
 
 impl Domain {
@@ -172,19 +183,45 @@ impl Domain {
         mapping: Mapping,
         by: Written,
     ) -> Result<Region, TransportError> {
-        let start = mapping.span(0, mapping.bytes()).as_mut_ptr();
-        let access = match by {
-            Written::ByPeer => ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE,
-            Written::Here => 0,
-        };
+        let (start, bytes) = (mapping.span(0, mapping.bytes()).as_mut_ptr(), mapping.bytes());
         // SAFETY: a mapping that outlives its registration (fields of `Region` in this order).
-        let mr = unsafe { (self.port.functions.reg_mr)(self.pd, start.cast(), mapping.bytes(), access) };
-        if !mr.is_null() {
-            return Ok(Region { mr, domain: Arc::clone(self), mapping });
+        match unsafe { self.register_range(start, bytes, by) } {
+            Ok(registration) => Ok(Region { registration, mapping }),
+            Err(source) => Err(self.unregistered(bytes, source)),
         }
-        let source = io::Error::last_os_error();
+    }
+
+    /// Memory of another owner that the device may use.
+    ///
+    /// # Errors
+    /// The system's.
+    ///
+    /// # Safety
+    /// Where peers may write there, the memory must be another party's to write for as long as the registration lives. What is posted
+    /// by its keys must be mapped meanwhile.
+    pub(super) unsafe fn register_range(
+        self: &Arc<Self>,
+        start: *mut u8,
+        bytes: usize,
+        by: Written,
+    ) -> io::Result<Registration> {
+        let access = by.access();
+        // SAFETY: the port's protection domain; the kernel checks the addresses.
+        let mr = unsafe { (self.port.functions.reg_mr)(self.pd, start.cast(), bytes, access) };
+        self.registration(mr)
+    }
+
+    /// What a device gave for memory, or why it did not.
+    pub(super) fn registration(self: &Arc<Self>, mr: *mut Mr) -> io::Result<Registration> {
+        if mr.is_null() {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Registration { mr, domain: Arc::clone(self) })
+    }
+
+    fn unregistered(&self, bytes: usize, source: io::Error) -> TransportError {
         let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(RLIM_INFINITY, |(soft, _)| soft);
-        Err(unregistered(&self.port.device, mapping.bytes(), limit, source))
+        unregistered(&self.port.device, bytes, limit, source)
     }
 }
 
@@ -202,17 +239,44 @@ fn unregistered(device: &str, needed_bytes: usize, limit_bytes: u64, source: io:
     TransportError::adapter(NAME, AdapterTrouble::LockedMemory { device, needed_bytes, limit_bytes })
 }
 
-/// Registered memory.
-pub(super) struct Region {
+/// Memory that a device knows by its keys, whoever owns it.
+pub(super) struct Registration {
     mr: *mut Mr,
-    mapping: Mapping,
     domain: Arc<Domain>,
 }
 
 // SAFETY: the registration is only read after it was made, and given back once.
-unsafe impl Send for Region {}
+unsafe impl Send for Registration {}
 // SAFETY: the same.
-unsafe impl Sync for Region {}
+unsafe impl Sync for Registration {}
+
+impl Registration {
+    /// By which key this side's device may use it, and by which the peer's may.
+    pub(super) fn keys(&self) -> (u32, u32) {
+        // SAFETY: registered until it is dropped.
+        unsafe { ((*self.mr).lkey, (*self.mr).rkey) }
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let port = &self.domain.port;
+        if port.stamp.is_forked_child() {
+            return;
+        }
+        // SAFETY: registered by this process, and given back once.
+        let code = unsafe { (port.functions.dereg_mr)(self.mr) };
+        if code != 0 {
+            tracing::warn!(device = port.device, code, "memory of an RDMA device could not be given back");
+        }
+    }
+}
+
+/// Registered memory of this library.
+pub(super) struct Region {
+    registration: Registration,
+    mapping: Mapping,
+}
 
 impl std::fmt::Debug for Region {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -240,22 +304,7 @@ impl Region {
 
     /// By which key this side's device may use it, and by which the peer's may.
     pub(super) fn keys(&self) -> (u32, u32) {
-        // SAFETY: registered until it is dropped.
-        unsafe { ((*self.mr).lkey, (*self.mr).rkey) }
-    }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        let port = &self.domain.port;
-        if port.stamp.is_forked_child() {
-            return;
-        }
-        // SAFETY: registered by this process, and given back once, before the mapping goes.
-        let code = unsafe { (port.functions.dereg_mr)(self.mr) };
-        if code != 0 {
-            tracing::warn!(device = port.device, code, "memory of an RDMA device could not be given back");
-        }
+        self.registration.keys()
     }
 }
 

@@ -45,6 +45,8 @@ pub(super) struct Queue {
     /// Receives that are posted, and how often it has begun again.
     receives: u32,
     life: u64,
+    /// The id of the last write that the device has taken.
+    accepted: u64,
 }
 
 // SAFETY: used by one thread at a time (`&mut`), and the library's objects belong to no thread.
@@ -98,6 +100,7 @@ impl Queue {
             is_due: false,
             receives: 0,
             life: 0,
+            accepted: 0,
             domain: Arc::clone(domain),
         };
         let context = queue.port().context;
@@ -312,10 +315,19 @@ impl Queue {
         let mut refused = null_mut();
         let post = self.ops().post_send.ok_or_else(|| Self::lacks("post_send"))?;
         // SAFETY: a chain of requests that live during the call, of memory that stays until they complete.
-        match unsafe { post(self.qp, &raw mut requests[0], &raw mut refused) } {
+        let code = unsafe { post(self.qp, &raw mut requests[0], &raw mut refused) };
+        // SAFETY: null, or one of the chain.
+        let refused = unsafe { refused.as_ref() }.map_or(writes[0].id, |of| of.wr_id);
+        self.accepted = if code == 0 { writes[writes.len() - 1].id } else { refused - 1 };
+        match code {
             0 => Ok(()),
             code => Err(TransportError::system(NAME, "ibv_post_send", io::Error::from_raw_os_error(code))),
         }
+    }
+
+    /// The id of the last write that the device has taken; ids count up.
+    pub(super) fn accepted(&self) -> u64 {
+        self.accepted
     }
 
     /// Room for one more immediate of the peer's.

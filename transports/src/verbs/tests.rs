@@ -5,6 +5,7 @@ use crate::FailedCompletion;
 use crate::conformance::{Fixture, Stranger};
 
 mod events;
+mod memory;
 mod ports;
 mod troubles;
 
@@ -56,13 +57,15 @@ fn over_the_devices_of_this_system() {
         return;
     }
     type Check = fn(&dyn Fixture);
-    let checks: [(&str, Check); 16] = [
+    let checks: [(&str, Check); 18] = [
         ("puts_land_where_they_should", puts_land_where_they_should),
         ("a_signal_publishes_the_puts_before_it", a_signal_publishes_the_puts_before_it),
         ("a_signal_may_come_while_a_put_is_under_way", a_signal_may_come_while_a_put_is_under_way),
         ("both_directions_flow_at_once", both_directions_flow_at_once),
         ("puts_out_of_bounds_are_refused", puts_out_of_bounds_are_refused),
         ("random_traffic_arrives", random_traffic_arrives),
+        ("fills_from_kept_memory_arrive", fills_from_kept_memory_arrive),
+        ("sources_are_free_after_a_fence", sources_are_free_after_a_fence),
         ("slots_change_hands", slots_change_hands),
         ("names_of_slots_are_checked", names_of_slots_are_checked),
         ("what_was_sent_before_the_end_stays", what_was_sent_before_the_end_stays),
@@ -83,6 +86,15 @@ fn over_the_devices_of_this_system() {
     let begun = Instant::now();
     what_is_sent_by_one_who_goes_at_once_arrives(&OverPort(over_a_device));
     println!("what_is_sent_by_one_who_goes_at_once_arrives: {:?}", begun.elapsed());
+}
+
+/// The churn of registrations over the first device of this system.
+#[test]
+fn over_the_devices_buffers_come_and_go() {
+    match Verbs::new() {
+        Ok(_) => memory::churn_over_a_device(over_a_device),
+        Err(error) => println!("SKIP: {error}"),
+    }
 }
 
 /// Both ends of two endpoints; the second one comes later.

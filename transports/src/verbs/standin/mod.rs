@@ -29,13 +29,23 @@ struct World {
     next: u32,
 }
 
-/// What a key stands for.
+/// What a key stands for: addresses, and where in this process their bytes are.
 #[derive(Clone, Copy)]
 struct Registered {
     pd: usize,
     start: usize,
     bytes: usize,
+    view: usize,
     is_writable: bool,
+}
+
+impl Registered {
+    /// Where the bytes of this range are, if it is inside.
+    fn view_of(&self, start: u64, bytes: usize) -> Option<usize> {
+        let end = start.checked_add(bytes as u64)?;
+        let is_inside = start >= self.start as u64 && end <= (self.start + self.bytes) as u64;
+        is_inside.then(|| self.view + (start as usize - self.start))
+    }
 }
 
 struct QueuePair {
@@ -53,6 +63,8 @@ struct QueuePair {
     unanswered: Option<Instant>,
     /// What was changed of it last, by all changes.
     attr: QpAttr,
+    /// Where the last that it was given to send lies, and how many bytes each.
+    posted: VecDeque<(usize, usize)>,
 }
 
 impl QueuePair {
@@ -95,21 +107,17 @@ struct Send {
 #[derive(Clone)]
 enum Source {
     Inline(Vec<u8>),
-    Memory(usize, usize),
+    Memory(Sge),
 }
 
-impl Source {
-    fn bytes(&self) -> Vec<u8> {
-        match self {
-            Source::Inline(bytes) => bytes.clone(),
-            Source::Memory(start, bytes) => {
-                // SAFETY: registered memory, which stays until the completion of what is sent.
-                unsafe { std::slice::from_raw_parts(*start as *const u8, *bytes) }.to_vec()
-            }
-        }
-    }
+/// What is at a view of registered memory.
+fn bytes_at(view: usize, bytes: usize) -> Vec<u8> {
+    // SAFETY: registered memory, which stays until the completion of what is sent.
+    unsafe { std::slice::from_raw_parts(view as *const u8, bytes) }.to_vec()
 }
 
+/// How many places of what was sent a queue pair remembers.
+const POSTED: usize = 64;
 /// How long a send may be unanswered.
 const PATIENCE: Duration = Duration::from_millis(700);
 
@@ -210,6 +218,12 @@ impl World {
         receives.into_iter().for_each(|id| self.complete(recv_cq, flushed(id)));
     }
 
+    /// The bytes of a piece of memory, by its key.
+    fn read(&self, pd: usize, sge: &Sge) -> Option<Vec<u8>> {
+        let region = self.regions.get(&sge.lkey).filter(|region| region.pd == pd)?;
+        region.view_of(sge.addr, sge.length as usize).map(|view| bytes_at(view, sge.length as usize))
+    }
+
     /// Carries out a send; its status, or none where the peer does not answer.
     fn carry(&mut self, from: u32, to: u32, send: &Send) -> Option<u32> {
         let peer = self
@@ -226,15 +240,19 @@ impl World {
             _ => return None,
         }
         let (object, pd) = (peer.object as *mut Qp, peer.pd);
-        let bytes = send.source.bytes();
-        let region = self.regions.get(&send.rkey).copied().filter(|of| of.pd == pd && of.is_writable);
-        let end = send.to.checked_add(bytes.len() as u64);
-        let fits = region.is_some_and(|Registered { start, bytes: length, .. }| {
-            send.to >= start as u64 && end.is_some_and(|end| end <= (start + length) as u64)
-        });
-        if !fits && !bytes.is_empty() {
-            return Some(10);
-        }
+        let bytes = match &send.source {
+            Source::Inline(bytes) => bytes.clone(),
+            Source::Memory(sge) => match self.read(self.queues[&from].pd, sge) {
+                Some(bytes) => bytes,
+                None => return Some(4),
+            },
+        };
+        let region = self.regions.get(&send.rkey).filter(|of| of.pd == pd && of.is_writable);
+        let view = match region.and_then(|region| region.view_of(send.to, bytes.len())) {
+            Some(view) => view,
+            None if bytes.is_empty() => 0,
+            None => return Some(10),
+        };
         // In pieces, in any order.
         let mut pieces: Vec<usize> = (0..bytes.len()).step_by(8).collect();
         for at in (1..pieces.len().min(64)).rev() {
@@ -243,9 +261,7 @@ impl World {
         for at in pieces {
             let piece = &bytes[at..(at + 8).min(bytes.len())];
             // SAFETY: inside of a region that is registered, as was seen, and so mapped.
-            unsafe {
-                std::ptr::copy_nonoverlapping(piece.as_ptr(), (send.to as usize + at) as *mut u8, piece.len())
-            };
+            unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), (view + at) as *mut u8, piece.len()) };
         }
         self.queues.get_mut(&to)?.expected += 1;
         if let Some(imm_data) = send.immediate {
@@ -284,7 +300,8 @@ unsafe extern "C" fn reg_mr(pd: *mut Pd, addr: *mut c_void, length: usize, acces
     with(|world| {
         let key = world.fresh();
         let is_writable = access & ACCESS_REMOTE_WRITE != 0;
-        let region = Registered { pd: pd as usize, start: addr as usize, bytes: length, is_writable };
+        let start = addr as usize;
+        let region = Registered { pd: pd as usize, start, bytes: length, view: start, is_writable };
         world.regions.insert(key, region);
         // SAFETY: a domain of this stand-in.
         let context = unsafe { (*pd).context };
@@ -365,6 +382,7 @@ unsafe extern "C" fn create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
             receives: VecDeque::new(),
             unanswered: None,
             attr: QpAttr::default(),
+            posted: VecDeque::new(),
         };
         world.queues.insert(number, state);
         object
@@ -459,16 +477,25 @@ unsafe extern "C" fn post_send(qp: *mut Qp, mut request: *mut SendWr, _: *mut *m
         while !request.is_null() {
             // SAFETY: a chain of requests that the caller keeps during the call.
             let of = unsafe { &*request };
-            let mut source = Source::Inline(Vec::new());
-            if of.num_sge == 1 {
-                // SAFETY: the one piece that is said.
-                let sge = unsafe { *of.sg_list };
-                source = Source::Memory(sge.addr as usize, sge.length as usize);
-            }
-            if of.send_flags & SEND_INLINE != 0 {
-                source = Source::Inline(source.bytes());
-            }
+            // SAFETY: the one piece that is said.
+            let sge = if of.num_sge == 1 { Some(unsafe { *of.sg_list }) } else { None };
+            let source = match sge {
+                // The program may change them when this returns, and they need no key.
+                Some(sge) if of.send_flags & SEND_INLINE != 0 => {
+                    Source::Inline(bytes_at(sge.addr as usize, sge.length as usize))
+                }
+                Some(sge) => Source::Memory(sge),
+                None => Source::Inline(Vec::new()),
+            };
             let Some(queue) = world.queues.get_mut(&number) else { return libc::EINVAL };
+            request = of.next;
+            if queue.state == QPS_ERR {
+                // SAFETY: a queue pair of this stand-in.
+                let cq = unsafe { (*qp).send_cq } as usize;
+                let (wr_id, status) = (of.wr_id, super::status::FLUSHED);
+                world.complete(cq, Wc { wr_id, status, qp_num: number, ..Wc::default() });
+                continue;
+            }
             let send = Send {
                 id: of.wr_id,
                 packet: queue.next,
@@ -480,7 +507,8 @@ unsafe extern "C" fn post_send(qp: *mut Qp, mut request: *mut SendWr, _: *mut *m
             };
             queue.next += 1;
             queue.sends.push_back(send);
-            request = of.next;
+            queue.posted.extend(sge.map(|sge| (sge.addr as usize, sge.length as usize)));
+            queue.posted.drain(..queue.posted.len().saturating_sub(POSTED));
         }
         0
     })
@@ -504,6 +532,11 @@ pub(super) fn vanish(number: u32) {
 /// The address of a queue pair, as events have it.
 pub(super) fn object(number: u32) -> u64 {
     with(|world| world.queues[&number].object as u64)
+}
+
+/// Whether a queue pair was given these bytes to send, among the last.
+pub(super) fn was_posted(number: u32, start: usize, bytes: usize) -> bool {
+    with(|world| world.queues[&number].posted.contains(&(start, bytes)))
 }
 
 /// How a queue pair was last connected: the way to its peer, and what of the connection was chosen.

@@ -1,0 +1,113 @@
+//! Fills that the device reads where the program has them: their sources stay as they are until they are free.
+//!
+//! Invariant: a source is free when the device can no longer read it: it has said that the write is over, done or flushed; the peer has
+//! heard a message behind it; or the write was never posted. Sources become free in the order of their fills. Absent: which memory
+//! can be read so ([`super::super::memory`]).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use consort_memory::HeldRead;
+
+use super::super::message::Kind;
+use super::super::port::Registration;
+use super::super::status::FLUSHED;
+use super::super::sys::Wc;
+use super::Line;
+use crate::TransportError;
+
+/// A source that the device may read.
+struct Source {
+    /// The work request that reads it.
+    id: u64,
+    _held: HeldRead,
+    _registration: Arc<Registration>,
+}
+
+/// The sources of a line.
+#[derive(Default)]
+pub(super) struct Lent {
+    sources: VecDeque<Source>,
+    /// Fills that were lent a source, and those of them whose source is free.
+    lent: u64,
+    free: u64,
+    /// The last work request that was flushed.
+    flushed: u64,
+    /// Whether one was posted behind all others, after the queue pair had failed.
+    is_draining: bool,
+}
+
+impl Lent {
+    /// The device has given this work request back undone.
+    pub(super) fn flush(&mut self, id: u64) {
+        self.flushed = self.flushed.max(id);
+    }
+
+    /// Lets go of what is over, by the last work request that is done and the last that was ever accepted.
+    pub(super) fn retire(&mut self, done: u64, accepted: u64) {
+        let over = done.max(self.flushed);
+        while self.sources.front().is_some_and(|of| of.id <= over || of.id > accepted) {
+            self.sources.pop_front();
+            self.free += 1;
+        }
+    }
+}
+
+impl Line {
+    /// Writes a source into the peer's mailbox from where it is, and says something behind it. The number of the fill, if there was room.
+    ///
+    /// # Errors
+    /// As of [`Line::send`].
+    pub(in super::super) fn send_from(
+        &mut self,
+        offset: usize,
+        source: &HeldRead,
+        registration: Arc<Registration>,
+        says: (Kind, u64, u64),
+    ) -> Result<Option<u64>, TransportError> {
+        let before = self.posted;
+        let sent = self.send_data(Some((offset, source.read())), Some(registration.keys().0), Some(says));
+        // What was posted is read also where what follows it could not be.
+        if self.posted > before {
+            let held = source.clone();
+            self.lent.sources.push_back(Source { id: before + 1, _held: held, _registration: registration });
+            self.lent.lent += 1;
+        }
+        sent.map(|has_room| has_room.then_some(self.lent.lent))
+    }
+
+    /// Forgets what is over, and sees to it that the device says so of the rest.
+    pub(super) fn retire(&mut self) {
+        while self.under_way.front().is_some_and(|of| of.id <= self.completed) {
+            self.under_way.pop_front();
+        }
+        self.lent.retire(self.completed, self.queue.accepted());
+        if self.broke.is_some() && !self.lent.sources.is_empty() && !self.lent.is_draining {
+            self.drain();
+        }
+    }
+
+    /// Of a queue pair that has failed: work that was done without a completion has none now either, so one more is posted, which is
+    /// flushed behind all of it.
+    fn drain(&mut self) {
+        if self.stop().is_ok() {
+            let last = self.next_write(0, 0, None, true);
+            self.lent.is_draining = self.queue.post(&[last]).is_ok();
+        }
+    }
+
+    /// Whether the source of the fill of this number is free, and those of all before it.
+    pub(in super::super) fn is_source_free(&self, number: u64) -> bool {
+        number <= self.lent.free
+    }
+
+    /// Stops the queue pair, so that the device gives all sources back.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(in super::super) fn fence(&mut self) -> Result<(), TransportError> {
+        self.fail(&Wc { status: FLUSHED, ..Wc::default() });
+        self.stop()?;
+        self.hear_of_sent()
+    }
+}
