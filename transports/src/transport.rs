@@ -14,6 +14,7 @@ use std::time::Duration;
 use consort_memory::{Bell, Counter, HeldRead, Row, Span, SpanMut};
 
 use crate::TransportError;
+use crate::device::DeviceLink;
 
 /// A way for bytes to travel.
 pub trait Transport: Send + Sync {
@@ -314,6 +315,11 @@ pub trait Connection: Send {
     /// The system's; the sources are then free when the connection is dropped.
     fn fence(&mut self) -> Result<(), TransportError> {
         Ok(())
+    }
+
+    /// What carries memory of devices, where this connection's adapter is asked for that.
+    fn device_link(&mut self) -> Option<&mut dyn DeviceLink> {
+        None
     }
 
     /// Sends deferred credits: a link on which every message costs piggybacks them on what is sent next,

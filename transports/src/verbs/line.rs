@@ -16,7 +16,7 @@
 //! refused. Absent: how two ends meet, and who waits.
 
 mod credits;
-mod lent;
+pub(super) mod lent;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use consort_memory::{Counter, Mapping, Span, SpanMut};
 
+use self::lent::Direct;
 use super::NAME;
 use super::message::{
     CARRIED_BYTES, Kind, MESSAGE_BYTES, Message, PLACE_BYTES, Place, TRAY, TRAY_BYTES, later_packet,
@@ -325,6 +326,7 @@ impl Line {
             immediate,
             is_signalled,
             id: self.posted,
+            is_direct: false,
         }
     }
 
@@ -340,11 +342,11 @@ impl Line {
         self.send_data(data, None, says)
     }
 
-    /// The same; where there is a key, the device reads the bytes by it where they are.
+    /// The same, or with bytes that the device reads where they are.
     fn send_data(
         &mut self,
         data: Option<(usize, Span<'_>)>,
-        key: Option<u32>,
+        direct: Option<Direct>,
         says: Option<(Kind, u64, u64)>,
     ) -> Result<bool, TransportError> {
         self.check()?;
@@ -358,13 +360,11 @@ impl Line {
         // A message has them with it where they are few and the offset has a name there.
         let is_carried = |(offset, bytes): &(usize, Span<'_>)| {
             matches!(says, Some((Kind::Ready, ..)))
-                && key.is_none()
                 && bytes.len() <= CARRIED_BYTES
                 && u32::try_from(*offset).is_ok()
         };
         let (carried, data) = if data.as_ref().is_some_and(is_carried) { (data, None) } else { (None, data) };
         if let Some((offset, bytes)) = &data
-            && key.is_none()
             && !self.is_free(*offset, bytes.len())?
         {
             return Ok(false);
@@ -374,15 +374,13 @@ impl Line {
         }
         let mut writes: [Option<Write>; WRITES_MAX] = [None; WRITES_MAX];
         if let Some((offset, bytes)) = data {
+            self.theirs.span(TRAY_BYTES + offset, bytes.len()).copy_from(bytes);
             // Nothing else says that it is over.
-            let mut write = self.next_write(TRAY_BYTES + offset, bytes.len(), None, says.is_none());
-            if let Some(lkey) = key {
-                (write.from, write.lkey) = (bytes.as_ptr() as u64, lkey);
-            } else {
-                self.theirs.span(TRAY_BYTES + offset, bytes.len()).copy_from(bytes);
-                self.under_way.push_back(UnderWay { id: write.id, offset, bytes: bytes.len() });
-            }
+            let write = self.next_write(TRAY_BYTES + offset, bytes.len(), None, says.is_none());
+            self.under_way.push_back(UnderWay { id: write.id, offset, bytes: bytes.len() });
             writes[0] = Some(write);
+        } else if let Some(direct) = &direct {
+            writes[0] = Some(direct.write(self.next_write(0, direct.bytes, None, says.is_none())));
         }
         if let Some((kind, value, tag)) = says {
             let place = (self.sent % TRAY) as usize;
@@ -405,7 +403,7 @@ impl Line {
             if let Some((_, bytes)) = carried {
                 self.theirs.span(at + MESSAGE_BYTES, length).copy_from(bytes);
             }
-            let must_say = key.is_some() || matches!(kind, Kind::Hello | Kind::End);
+            let must_say = direct.is_some() || matches!(kind, Kind::Hello | Kind::End);
             let is_signalled = must_say || self.unsignalled >= SIGNAL_AFTER;
             writes[1] = Some(self.next_write(at, MESSAGE_BYTES + length, Some(place as u32), is_signalled));
             self.last[place] = self.posted;

@@ -12,9 +12,9 @@
 //! Each side makes a queue pair and its memory, and its address says where they are. Both connect when they know the other's; one of
 //! them greets, again and again until the other is there and answers.
 //!
-//! Invariant: nothing that the peer sends lands outside of trays and mailboxes of this transport, for the device checks the keys; a
+//! Invariant: nothing that the peer sends lands outside of trays, mailboxes and exposed memory of this transport, for the device checks the keys; a
 //! connection that was closed keeps its queue pair until the peer's device has everything. Absent: several queue pairs and
-//! ports for one connection, and memory of devices.
+//! ports for one connection.
 
 mod choice;
 mod events;
@@ -41,6 +41,7 @@ use std::time::{Duration, Instant};
 use consort_memory::{Counter, HeldRead, Span, SpanMut};
 
 use crate::closed::{Closed, Closing};
+use crate::device::DeviceLink;
 use crate::segment::nonce;
 use crate::{
     AdapterTrouble, Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Layout, PeerState,
@@ -49,7 +50,7 @@ use crate::{
 pub use choice::Near;
 use events::Watch;
 use line::Line;
-use memory::Registrations;
+use memory::{Devices, Registrations, Staging};
 use message::{Kind, Place, TRAY_BYTES, first_packet};
 pub use options::{Addresses, PortFilter, RdmaOptions, Travel};
 use port::{Domain, Port, Region, Written};
@@ -83,6 +84,7 @@ struct Shared {
     domain: Arc<Domain>,
     /// Memory of programs that the domain knows.
     registrations: Registrations,
+    devices: Devices,
     /// Connections that were closed before everything had arrived.
     closed: Arc<Closed<Line>>,
 }
@@ -107,7 +109,7 @@ impl Verbs {
     pub fn near(options: &RdmaOptions, near: &Near) -> Result<Self, TransportError> {
         let functions = library::functions().map_err(|trouble| TransportError::adapter(NAME, trouble))?;
         let sysfs = &Sysfs::system();
-        Self::over(Search { functions, sysfs, options, near }.ports()?)
+        Self::over(Search { functions, sysfs, options, near }.ports()?, sysfs.peer_memory_module())
     }
 
     /// Whether it is a forked child's copy, which must not be used.
@@ -135,8 +137,8 @@ impl Verbs {
         self.ports.iter().map(|port| format!("{} ({})", port.name(), port.reach.gid)).collect()
     }
 
-    /// Over the first of these ports.
-    fn over(ports: Vec<Arc<Port>>) -> Result<Self, TransportError> {
+    /// Over the first of these ports, where this module joins adapters and memory of devices.
+    fn over(ports: Vec<Arc<Port>>, module: Option<&'static str>) -> Result<Self, TransportError> {
         let mut devices: Vec<Arc<port::Opened>> = Vec::new();
         for port in &ports {
             if !devices.iter().any(|device| Arc::ptr_eq(device, port.opened())) {
@@ -150,7 +152,8 @@ impl Verbs {
         tracing::debug!(device = port.device, port = port.number, reach = ?port.reach, "RDMA by this port");
         let domain = Domain::new(&port)?;
         let (registrations, closed) = (Registrations::new(&domain), Closed::new(NAME)?);
-        Ok(Verbs { shared: Arc::new(Shared { port, domain, registrations, closed }), ports, watch })
+        let devices = Devices::new(&domain, module);
+        Ok(Verbs { shared: Arc::new(Shared { port, domain, registrations, devices, closed }), ports, watch })
     }
 }
 
@@ -326,7 +329,7 @@ impl Connecting for VerbsConnecting {
         let greeted = line.greeted();
         if self.has_answered && greeted > u64::from(!calls) && !is_stopped {
             let (shared, line) = (Arc::clone(&self.shared), self.line.take());
-            return Ok(Poll::Ready(Box::new(VerbsConnection { shared, line })));
+            return Ok(Poll::Ready(Box::new(VerbsConnection { shared, line, staging: None })));
         }
         if calls {
             self.say_hello(Instant::now())?;
@@ -361,6 +364,8 @@ struct VerbsConnection {
     shared: Arc<Shared>,
     /// None when it is dropped.
     line: Option<Line>,
+    /// For memory of a device that the adapter does not reach; made when it is first needed.
+    staging: Option<Staging>,
 }
 
 impl VerbsConnection {
@@ -453,6 +458,10 @@ impl Connection for VerbsConnection {
             *done = source.len();
             Poll::Ready(number)
         }))
+    }
+
+    fn device_link(&mut self) -> Option<&mut dyn DeviceLink> {
+        Some(self)
     }
 
     fn is_free(&self, number: u64) -> bool {

@@ -6,6 +6,7 @@
 use std::ffi::c_int;
 use std::io;
 use std::ops::Deref;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 use consort_memory::{ForkStamp, Mapping, Span, SpanMut};
@@ -211,15 +212,33 @@ impl Domain {
         self.registration(mr)
     }
 
+    /// A DMA buffer of another device, which stands at `start` for this one; none where the library knows no such buffers.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn register_buffer(
+        self: &Arc<Self>,
+        buffer: BorrowedFd<'_>,
+        start: u64,
+        bytes: usize,
+        by: Written,
+    ) -> Option<io::Result<Registration>> {
+        let register = self.port.functions.reg_dmabuf_mr?;
+        // SAFETY: the port's protection domain and an open descriptor; the kernel checks what it is of, and keeps it.
+        let mr = unsafe { register(self.pd, 0, bytes, start, buffer.as_raw_fd(), by.access()) };
+        Some(self.registration(mr))
+    }
+
     /// What a device gave for memory, or why it did not.
-    pub(super) fn registration(self: &Arc<Self>, mr: *mut Mr) -> io::Result<Registration> {
+    fn registration(self: &Arc<Self>, mr: *mut Mr) -> io::Result<Registration> {
         if mr.is_null() {
             return Err(io::Error::last_os_error());
         }
         Ok(Registration { mr, domain: Arc::clone(self) })
     }
 
-    fn unregistered(&self, bytes: usize, source: io::Error) -> TransportError {
+    /// Why it could not be, with what to do about that.
+    pub(super) fn unregistered(&self, bytes: usize, source: io::Error) -> TransportError {
         let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(RLIM_INFINITY, |(soft, _)| soft);
         unregistered(&self.port.device, bytes, limit, source)
     }

@@ -67,6 +67,8 @@ pub(super) struct Write {
     /// Whether there is a completion here.
     pub(super) is_signalled: bool,
     pub(super) id: u64,
+    /// Whether only the device can read it.
+    pub(super) is_direct: bool,
 }
 
 /// Where a peer's queue pair is.
@@ -304,7 +306,7 @@ impl Queue {
             }
             let flag = |on: bool, flag: u32| if on { flag } else { 0 };
             request.send_flags = flag(write.is_signalled, sys::SEND_SIGNALED)
-                | flag(write.bytes > 0 && write.bytes <= self.inline_max, SEND_INLINE);
+                | flag(!write.is_direct && write.bytes > 0 && write.bytes <= self.inline_max, SEND_INLINE);
         }
         for at in (1..writes.len()).rev() {
             requests[at - 1].next = &raw mut requests[at];

@@ -4,6 +4,7 @@ use super::*;
 use crate::FailedCompletion;
 use crate::conformance::{Fixture, Stranger};
 
+mod devices;
 mod events;
 mod memory;
 mod ports;
@@ -24,7 +25,7 @@ fn nothing() -> Sysfs {
 /// A transport over the stand-in's devices of this thread, for a rank anywhere.
 fn transport(options: &RdmaOptions, sysfs: &Sysfs) -> Result<Verbs, TransportError> {
     let (functions, near) = (standin::functions(), &Near::default());
-    Verbs::over(Search { functions, sysfs, options, near }.ports()?)
+    Verbs::over(Search { functions, sysfs, options, near }.ports()?, sysfs.peer_memory_module())
 }
 
 impl Fixture for OverPort {

@@ -7,20 +7,51 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use consort_cuda::PinnedMemory;
 use consort_memory::HeldRead;
 
-use super::super::message::Kind;
+use super::super::NAME;
+use super::super::message::{Kind, TRAY_BYTES};
 use super::super::port::Registration;
+use super::super::queue::Write;
 use super::super::status::FLUSHED;
 use super::super::sys::Wc;
 use super::Line;
 use crate::TransportError;
+use crate::mapped::check_bounds;
+
+/// Bytes that the device reads where they are, and where it writes them.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Direct {
+    /// Where they are, and by which key.
+    pub(in super::super) from: (u64, u32),
+    pub(in super::super) bytes: usize,
+    /// Where they go, and by which key.
+    pub(in super::super) to: (u64, u32),
+}
+
+impl Direct {
+    pub(super) fn write(&self, of: Write) -> Write {
+        let ((from, lkey), (to, rkey)) = (self.from, self.to);
+        Write { from, lkey, to, rkey, is_direct: true, ..of }
+    }
+}
+
+/// What keeps a source while the device may read it.
+pub(in super::super) enum Kept {
+    /// Memory of the program, which is held.
+    Program(#[expect(dead_code, reason = "only held")] HeldRead),
+    /// Memory of a device, which its owner keeps as long as work uses it.
+    Device,
+    /// Pinned memory of this library.
+    Staging(#[expect(dead_code, reason = "only held")] PinnedMemory),
+}
 
 /// A source that the device may read.
 struct Source {
     /// The work request that reads it.
     id: u64,
-    _held: HeldRead,
+    _kept: Kept,
     _registration: Arc<Registration>,
 }
 
@@ -54,7 +85,8 @@ impl Lent {
 }
 
 impl Line {
-    /// Writes a source into the peer's mailbox from where it is, and says something behind it. The number of the fill, if there was room.
+    /// Writes a source of the program into the peer's mailbox from where it is, and says something behind it. The number of the fill, if
+    /// there was room.
     ///
     /// # Errors
     /// As of [`Line::send`].
@@ -65,12 +97,30 @@ impl Line {
         registration: Arc<Registration>,
         says: (Kind, u64, u64),
     ) -> Result<Option<u64>, TransportError> {
+        check_bounds(NAME, offset, source.len(), self.peer_mailbox_bytes())?;
+        let to = (self.peer.start + (TRAY_BYTES + offset) as u64, self.peer.key);
+        let from = (source.read().as_ptr() as u64, registration.keys().0);
+        let direct = Direct { from, bytes: source.len(), to };
+        self.send_direct(direct, Kept::Program(source.clone()), registration, Some(says))
+    }
+
+    /// Has the device write what is kept until that is over, and says something behind it. The number of the source, if there was room.
+    ///
+    /// # Errors
+    /// As of [`Line::send`].
+    pub(in super::super) fn send_direct(
+        &mut self,
+        direct: Direct,
+        kept: Kept,
+        registration: Arc<Registration>,
+        says: Option<(Kind, u64, u64)>,
+    ) -> Result<Option<u64>, TransportError> {
         let before = self.posted;
-        let sent = self.send_data(Some((offset, source.read())), Some(registration.keys().0), Some(says));
-        // What was posted is read also where what follows it could not be.
+        let sent = self.send_data(None, Some(direct), says);
+        // What was posted is read also where what follows it could not be. Where the device was only asked, it is free at once.
         if self.posted > before {
-            let held = source.clone();
-            self.lent.sources.push_back(Source { id: before + 1, _held: held, _registration: registration });
+            let id = before + 1;
+            self.lent.sources.push_back(Source { id, _kept: kept, _registration: registration });
             self.lent.lent += 1;
         }
         sent.map(|has_room| has_room.then_some(self.lent.lent))

@@ -18,7 +18,7 @@ const RETRY_AFTER: u64 = 4096;
 
 /// Which allocation an address is of.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(in super::super) enum Owner {
+pub(super) enum Owner {
     /// Memory of the host, by the [key](consort_memory::areas::Area::key) of its area.
     Host(u64),
     /// Memory of a device, by its buffer id.
@@ -63,7 +63,7 @@ impl<R> Entry<R> {
 }
 
 /// The whole pages that hold a range.
-fn pages(range: &Range<usize>) -> Range<usize> {
+pub(super) fn pages(range: &Range<usize>) -> Range<usize> {
     let end = range.end.checked_next_multiple_of(PAGE).unwrap_or(range.end);
     range.start / PAGE * PAGE..end
 }

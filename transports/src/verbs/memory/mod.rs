@@ -2,16 +2,21 @@
 //!
 //! ```text
 //! cache    which registrations are kept, found by allocation and range
+//! device   which way the adapter reaches memory of a device        link   what is sent of it, and exposed
 //! ```
 //!
 //! Memory of the host is told apart by its area (`consort_memory::areas`): the library knows when memory of `ncclMemAlloc`, of
 //! `consort::alloc` and of `ncclCommRegister` goes. Other memory of programs is not registered: nothing would say that it was freed.
 //!
-//! Invariant: memory is looked up by its allocation at each use, and registered for no peer to write. Absent: what is sent from it
+//! Invariant: memory is looked up by its allocation at each use, and memory of the host is registered for no peer to write. Absent: what is sent from it
 //! (`line::lent`).
 
 mod cache;
+mod device;
+mod link;
 
+use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use consort_memory::{HeldRead, areas};
@@ -19,6 +24,8 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::{SysconfVar, sysconf};
 
 use self::cache::{Cache, Limits, Owner};
+pub(super) use self::device::Devices;
+pub(super) use self::link::Staging;
 use super::lock;
 use super::port::{Domain, Registration, Written};
 
@@ -65,6 +72,18 @@ impl Registrations {
             // SAFETY: no peer may write there. The source is kept by its holder while it is read.
             unsafe { self.domain.register_range(range.start as *mut u8, range.len(), Written::Here) }
         })
+    }
+
+    /// How it reaches memory of a device, by its buffer id; none where it does not.
+    fn of_device(
+        &self,
+        id: u64,
+        by: Written,
+        asked: &Range<usize>,
+        whole: &Range<usize>,
+        register: impl FnMut(Range<usize>) -> io::Result<Registration>,
+    ) -> Option<Arc<Registration>> {
+        lock(&self.state).cache.registered((Owner::Device(id), by), asked, whole, register)
     }
 
     /// Gives back what is of memory that was freed, and is not being read.

@@ -13,9 +13,13 @@ use consort_testing::Random;
 
 use super::library::Functions;
 use super::sys::*;
-pub(super) use adapters::{Adapter, AdapterPort, deafen, raise, refuse_memory, set, unacknowledged};
+pub(super) use adapters::{
+    Adapter, AdapterPort, deafen, join, raise, refuse_buffers, refuse_memory, set, unacknowledged,
+};
+use regions::Registered;
 
 mod adapters;
+mod regions;
 
 /// Everything that the devices of the process know.
 struct World {
@@ -27,25 +31,6 @@ struct World {
     /// The descriptor where the next completion of a queue makes an event, if it does.
     armed: HashMap<usize, Option<c_int>>,
     next: u32,
-}
-
-/// What a key stands for: addresses, and where in this process their bytes are.
-#[derive(Clone, Copy)]
-struct Registered {
-    pd: usize,
-    start: usize,
-    bytes: usize,
-    view: usize,
-    is_writable: bool,
-}
-
-impl Registered {
-    /// Where the bytes of this range are, if it is inside.
-    fn view_of(&self, start: u64, bytes: usize) -> Option<usize> {
-        let end = start.checked_add(bytes as u64)?;
-        let is_inside = start >= self.start as u64 && end <= (self.start + self.bytes) as u64;
-        is_inside.then(|| self.view + (start as usize - self.start))
-    }
 }
 
 struct QueuePair {
@@ -290,32 +275,6 @@ unsafe extern "C" fn dealloc_pd(pd: *mut Pd) -> c_int {
     0
 }
 
-unsafe extern "C" fn reg_mr(pd: *mut Pd, addr: *mut c_void, length: usize, access: c_int) -> *mut Mr {
-    // SAFETY: a domain of this stand-in.
-    if let Some(error) = adapters::refusal(unsafe { (*pd).context }) {
-        // SAFETY: this thread's number of the last error.
-        unsafe { *libc::__errno_location() = error };
-        return std::ptr::null_mut();
-    }
-    with(|world| {
-        let key = world.fresh();
-        let is_writable = access & ACCESS_REMOTE_WRITE != 0;
-        let start = addr as usize;
-        let region = Registered { pd: pd as usize, start, bytes: length, view: start, is_writable };
-        world.regions.insert(key, region);
-        // SAFETY: a domain of this stand-in.
-        let context = unsafe { (*pd).context };
-        Box::into_raw(Box::new(Mr { context, pd, addr, length, handle: 0, lkey: key, rkey: key }))
-    })
-}
-
-unsafe extern "C" fn dereg_mr(mr: *mut Mr) -> c_int {
-    // SAFETY: made above, and given back once.
-    let mr = unsafe { Box::from_raw(mr) };
-    with(|world| world.regions.remove(&mr.rkey));
-    0
-}
-
 unsafe extern "C" fn create_comp_channel(context: *mut Context) -> *mut CompChannel {
     // SAFETY: makes a descriptor.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
@@ -555,8 +514,8 @@ pub(super) fn functions() -> Functions {
         query_gid: adapters::query_gid,
         alloc_pd,
         dealloc_pd,
-        reg_mr,
-        dereg_mr,
+        reg_mr: regions::reg_mr,
+        dereg_mr: regions::dereg_mr,
         create_comp_channel,
         destroy_comp_channel,
         create_cq,
@@ -570,10 +529,11 @@ pub(super) fn functions() -> Functions {
         ack_async_event: adapters::ack_async_event,
         wc_status_str,
         query_gid_ex: Some(adapters::query_gid_ex),
+        reg_dmabuf_mr: Some(regions::reg_dmabuf_mr),
     }
 }
 
-/// The same of an older library, which does not say of what version an address is.
+/// The same of an older library, which does not say of what version an address is, and knows no DMA buffers.
 pub(super) fn older() -> Functions {
-    Functions { query_gid_ex: None, ..functions() }
+    Functions { query_gid_ex: None, reg_dmabuf_mr: None, ..functions() }
 }
