@@ -71,10 +71,13 @@ pub enum Indirect {
     },
     /// What the adapter writes may come after the device has looked.
     #[error(
-        "nothing is written to it directly, as this platform keeps no order between an adapter's writes and the GPU's work, and CUDA's \
-         driver has no flush for it"
+        "nothing is written to it directly, as neither the platform nor CUDA's driver orders an adapter's writes before the GPU's work, \
+         and a read by the adapter cannot either ({why})"
     )]
-    NoFlush,
+    NoFlush {
+        /// What failed.
+        why: String,
+    },
 }
 
 /// Where exposed memory is, for the peer that writes there. It travels as bytes.

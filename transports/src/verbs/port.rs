@@ -17,7 +17,7 @@ use super::choice::Standing;
 use super::events::Events;
 use super::library::Functions;
 use super::options::Travel;
-use super::sys::{ACCESS_LOCAL_WRITE, ACCESS_REMOTE_WRITE, Context, Gid, Mr, Pd};
+use super::sys::{ACCESS_LOCAL_WRITE, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE, Context, Gid, Mr, Pd};
 use crate::{AdapterTrouble, PortName, TransportError};
 
 /// An open device.
@@ -149,6 +149,10 @@ impl Drop for Domain {
 pub(super) enum Written {
     /// The peer, and this process.
     ByPeer,
+    /// The peer, and this process, which also has it read back by its own queue pair.
+    ReadBack,
+    /// The device, for this process.
+    ByDevice,
     /// This process alone.
     Here,
 }
@@ -158,6 +162,8 @@ impl Written {
     pub(super) fn access(self) -> c_int {
         match self {
             Written::ByPeer => ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE,
+            Written::ReadBack => ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE | ACCESS_REMOTE_READ,
+            Written::ByDevice => ACCESS_LOCAL_WRITE,
             Written::Here => 0,
         }
     }

@@ -3,6 +3,8 @@
 //! Invariant: work requests are posted from memory that stays until their completion; never blocks. Absent: what is sent, and what a
 //! completion means.
 
+mod read;
+
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::null_mut;

@@ -98,6 +98,15 @@ fn over_the_devices_buffers_come_and_go() {
     }
 }
 
+/// The read that flushes, by the first device of this system.
+#[test]
+fn over_the_devices_a_read_flushes() {
+    match Verbs::new() {
+        Ok(_) => memory::flush_by_a_device(over_a_device),
+        Err(error) => println!("SKIP: {error}"),
+    }
+}
+
 /// Both ends of two endpoints; the second one comes later.
 fn meet([first, second]: [Box<dyn Endpoint>; 2], late: Duration) -> [Box<dyn Connection>; 2] {
     let addresses = [first.address().clone(), second.address().clone()];

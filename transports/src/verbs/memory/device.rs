@@ -10,7 +10,7 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use consort_cuda::{Context, CudaError, DeviceSpan, DirectAccess};
 
@@ -18,6 +18,7 @@ use super::super::port::{Domain, Registration, Written};
 use super::super::{NAME, lock};
 use super::Registrations;
 use super::cache::pages;
+use super::flush::Flush;
 use crate::TransportError;
 use crate::device::{DeviceWay, Indirect};
 
@@ -41,6 +42,8 @@ pub(super) struct DevicePath {
     access: DirectAccess,
     module: Option<&'static str>,
     state: Mutex<State>,
+    /// What flushes where the driver does not, made when it is first needed, or why there is none.
+    flush: OnceLock<Result<Flush, String>>,
 }
 
 struct State {
@@ -101,6 +104,7 @@ impl DevicePath {
             access,
             module,
             state: Mutex::new(state),
+            flush: OnceLock::new(),
         };
         path.settle_on_peer_memory(&mut lock(&path.state));
         path
@@ -117,9 +121,39 @@ impl DevicePath {
         }
     }
 
-    /// Whether what an adapter writes there is seen by the device's work, with a flush or without.
-    fn can_be_written(&self) -> bool {
-        self.access.is_ordered || self.access.flushes
+    /// Whether a read must come behind what the adapter writes there, for the device's work to see it.
+    fn needs_reads(&self) -> bool {
+        !self.access.is_ordered && !self.access.flushes
+    }
+
+    fn reads(&self) -> &Result<Flush, String> {
+        self.flush.get_or_init(|| Flush::new(&self.domain).map_err(|error| error.to_string()))
+    }
+
+    /// How peers may write to memory of the device.
+    fn written(&self) -> Written {
+        if self.needs_reads() { Written::ReadBack } else { Written::ByPeer }
+    }
+
+    /// How peers' adapters reach this memory; none where they do not, or what they write could not be flushed.
+    pub(super) fn exposed(
+        &self,
+        kept: &Registrations,
+        memory: DeviceSpan,
+    ) -> Result<Option<Arc<Registration>>, TransportError> {
+        if self.needs_reads()
+            && let Err(why) = self.reads()
+        {
+            let mut state = lock(&self.state);
+            let why = Indirect::NoFlush { why: why.clone() };
+            if !state.why.contains(&why) {
+                state.why.push(why);
+                state.has_said = false;
+            }
+            self.say(&mut state);
+            return Ok(None);
+        }
+        self.registered(kept, memory, self.written())
     }
 
     /// How the adapter reaches this memory where it is; none where it goes through pinned memory.
@@ -130,15 +164,6 @@ impl DevicePath {
         by: Written,
     ) -> Result<Option<Arc<Registration>>, TransportError> {
         let (driver, start) = (self.context.driver(), memory.address());
-        if by == Written::ByPeer && !self.can_be_written() {
-            let mut state = lock(&self.state);
-            if !state.why.contains(&Indirect::NoFlush) {
-                state.why.push(Indirect::NoFlush);
-                state.has_said = false;
-            }
-            self.say(&mut state);
-            return Ok(None);
-        }
         if lock(&self.state).way == DeviceWay::Staged {
             self.say(&mut lock(&self.state));
             return Ok(None);
@@ -202,10 +227,13 @@ impl DevicePath {
         registered.map_err(|error| (Indirect::NotMapped { module, why: error.to_string() }, error))
     }
 
-    /// What the adapter has written is there for the device's work.
-    pub(super) fn flush(&self) -> Result<(), TransportError> {
+    /// What the adapter has written to the memory of this address and key is there for the device's work.
+    pub(super) fn flush(&self, address: u64, key: u32) -> Result<(), TransportError> {
         if self.access.is_ordered {
             return Ok(());
+        }
+        if let (true, Ok(reads)) = (self.needs_reads(), self.reads()) {
+            return reads.behind(address, key);
         }
         self.context.flush_direct_writes().map_err(refused("what the adapter has written to the GPU"))
     }
@@ -216,7 +244,8 @@ impl DevicePath {
             DeviceWay::Staged => "",
             _ if self.access.is_ordered => ", without a flush",
             _ if self.access.flushes => ", with a flush by CUDA's driver behind what arrives",
-            _ => ", outwards alone",
+            _ if matches!(self.flush.get(), Some(Err(_))) => ", outwards alone",
+            _ => ", with a flush by a read behind what arrives",
         };
         let why: String = state.why.iter().map(|why| format!("; {why}")).collect();
         format!("{port} reaches the memory of the GPU {gpu} {}{flush}{why}", state.way.text())

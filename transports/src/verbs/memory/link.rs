@@ -117,7 +117,7 @@ impl ExposedMemory for Exposed {
     fn settle(&self, offset: usize, bytes: usize) -> Result<(), TransportError> {
         let part = self.memory.slice(offset, bytes);
         match &self.exposure {
-            Exposure::Direct(_) => self.path.flush(),
+            Exposure::Direct(registration) => self.path.flush(part.address(), registration.keys().1),
             Exposure::Staged(pinned) => {
                 let from = pinned.memory.device_span().slice(offset, bytes);
                 self.path.context.copy(part, from).map_err(refused("a copy from pinned memory to the GPU"))
@@ -152,7 +152,7 @@ impl DeviceLink for VerbsConnection {
     ) -> Result<Box<dyn ExposedMemory>, TransportError> {
         self.shared.port.check_fork()?;
         let path = self.shared.devices.path(context)?;
-        let registered = path.registered(&self.shared.registrations, memory, Written::ByPeer)?;
+        let registered = path.exposed(&self.shared.registrations, memory)?;
         let (exposure, way) = match registered {
             Some(registration) => (Exposure::Direct(registration), path.way()),
             None => {

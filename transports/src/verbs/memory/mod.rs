@@ -3,6 +3,7 @@
 //! ```text
 //! cache    which registrations are kept, found by allocation and range
 //! device   which way the adapter reaches memory of a device        link   what is sent of it, and exposed
+//! flush    of what the adapter has written there, by a read
 //! ```
 //!
 //! Memory of the host is told apart by its area (`consort_memory::areas`): the library knows when memory of `ncclMemAlloc`, of
@@ -13,6 +14,7 @@
 
 mod cache;
 mod device;
+mod flush;
 mod link;
 
 use std::io;
@@ -25,6 +27,8 @@ use nix::unistd::{SysconfVar, sysconf};
 
 use self::cache::{Cache, Limits, Owner};
 pub(super) use self::device::Devices;
+#[cfg(test)]
+pub(super) use self::flush::Flush;
 pub(super) use self::link::Staging;
 use super::lock;
 use super::port::{Domain, Registration, Written};

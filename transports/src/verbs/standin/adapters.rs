@@ -81,6 +81,8 @@ struct Open {
     unacknowledged: usize,
     refuses_memory: Option<c_int>,
     refuses_buffers: Option<c_int>,
+    /// Whether none of its queue pairs can be its own peer.
+    refuses_loops: bool,
     /// The module that finds memory of another device by its addresses.
     peer_memory: Option<PeerMemory>,
 }
@@ -133,6 +135,15 @@ pub(crate) fn refuse_memory(context: *mut Context, error: c_int) {
 /// An open device takes no DMA buffers, for this reason.
 pub(crate) fn refuse_buffers(context: *mut Context, error: c_int) {
     opened(context, |open| open.refuses_buffers = Some(error));
+}
+
+/// An open device connects no queue pair with itself.
+pub(crate) fn refuse_loops(context: *mut Context) {
+    opened(context, |open| open.refuses_loops = true);
+}
+
+pub(super) fn refuses_loops(context: *mut Context) -> bool {
+    opened(context, |open| open.refuses_loops)
 }
 
 /// Joins an open device and one whose memory it is to reach by its addresses.
@@ -194,7 +205,9 @@ pub(super) unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context
     let context = Box::into_raw(context);
     let (events, unacknowledged) = (VecDeque::new(), 0);
     let (refuses_memory, refuses_buffers, peer_memory) = (None, None, None);
-    let open = Open { adapter, events, unacknowledged, refuses_memory, refuses_buffers, peer_memory };
+    let refuses_loops = false;
+    let open =
+        Open { refuses_loops, adapter, events, unacknowledged, refuses_memory, refuses_buffers, peer_memory };
     with(&CONTEXTS, |contexts| contexts.insert(context as usize, open));
     context
 }

@@ -14,7 +14,8 @@ use consort_testing::Random;
 use super::library::Functions;
 use super::sys::*;
 pub(super) use adapters::{
-    Adapter, AdapterPort, deafen, join, raise, refuse_buffers, refuse_memory, set, unacknowledged,
+    Adapter, AdapterPort, deafen, join, raise, refuse_buffers, refuse_loops, refuse_memory, set,
+    unacknowledged,
 };
 use regions::Registered;
 
@@ -31,6 +32,8 @@ struct World {
     /// The descriptor where the next completion of a queue makes an event, if it does.
     armed: HashMap<usize, Option<c_int>>,
     next: u32,
+    /// Where bytes were last read by reads.
+    reads: VecDeque<u64>,
 }
 
 struct QueuePair {
@@ -85,6 +88,7 @@ struct Send {
     to: u64,
     rkey: u32,
     immediate: Option<u32>,
+    is_read: bool,
     is_signalled: bool,
 }
 
@@ -128,6 +132,7 @@ fn with<R>(run: impl FnOnce(&mut World) -> R) -> R {
             completions: HashMap::new(),
             armed: HashMap::new(),
             next: 100,
+            reads: VecDeque::new(),
         }
     }))
 }
@@ -209,6 +214,21 @@ impl World {
         region.view_of(sge.addr, sge.length as usize).map(|view| bytes_at(view, sge.length as usize))
     }
 
+    /// Carries out a read of memory of a domain into memory of the same; its status.
+    fn read_back(&mut self, pd: usize, send: &Send) -> u32 {
+        let Source::Memory(sge) = &send.source else { return 1 };
+        let bytes = sge.length as usize;
+        let region = |key| self.regions.get(key).filter(|region| region.pd == pd);
+        let from = region(&send.rkey).filter(|of| of.is_readable).and_then(|of| of.view_of(send.to, bytes));
+        let into = region(&sge.lkey).and_then(|of| of.view_of(sge.addr, bytes));
+        let (Some(from), Some(into)) = (from, into) else { return 10 };
+        // SAFETY: inside of regions that are registered, as was seen, and so mapped.
+        unsafe { std::ptr::copy(from as *const u8, into as *mut u8, bytes) };
+        self.reads.push_back(send.to);
+        self.reads.drain(..self.reads.len().saturating_sub(POSTED));
+        0
+    }
+
     /// Carries out a send; its status, or none where the peer does not answer.
     fn carry(&mut self, from: u32, to: u32, send: &Send) -> Option<u32> {
         let peer = self
@@ -225,6 +245,11 @@ impl World {
             _ => return None,
         }
         let (object, pd) = (peer.object as *mut Qp, peer.pd);
+        if send.is_read {
+            let status = self.read_back(pd, send);
+            self.queues.get_mut(&to)?.expected += 1;
+            return Some(status);
+        }
         let bytes = match &send.source {
             Source::Inline(bytes) => bytes.clone(),
             Source::Memory(sge) => match self.read(self.queues[&from].pd, sge) {
@@ -350,7 +375,10 @@ unsafe extern "C" fn create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
 
 unsafe extern "C" fn modify_qp(qp: *mut Qp, attr: *mut QpAttr, what: c_int) -> c_int {
     // SAFETY: a queue pair of this stand-in, and what the caller gave.
-    let (number, attr) = unsafe { ((*qp).qp_num, *attr) };
+    let (number, attr, context) = unsafe { ((*qp).qp_num, *attr, (*qp).context) };
+    if what & QP_DEST_QPN != 0 && attr.dest_qp_num == number && adapters::refuses_loops(context) {
+        return libc::EINVAL;
+    }
     with(|world| {
         let Some(of) = world.queues.get_mut(&number) else { return libc::EINVAL };
         if attr.qp_state == QPS_ERR {
@@ -462,6 +490,7 @@ unsafe extern "C" fn post_send(qp: *mut Qp, mut request: *mut SendWr, _: *mut *m
                 to: of.remote_addr,
                 rkey: of.rkey,
                 immediate: (of.opcode == WR_RDMA_WRITE_WITH_IMM).then_some(of.imm_data),
+                is_read: of.opcode == WR_RDMA_READ,
                 is_signalled: of.send_flags & SEND_SIGNALED != 0,
             };
             queue.next += 1;
@@ -496,6 +525,15 @@ pub(super) fn object(number: u32) -> u64 {
 /// Whether a queue pair was given these bytes to send, among the last.
 pub(super) fn was_posted(number: u32, start: usize, bytes: usize) -> bool {
     with(|world| world.queues[&number].posted.contains(&(start, bytes)))
+}
+
+/// Whether a byte at this address was read by a read, among the last; it is forgotten.
+pub(super) fn was_read(address: u64) -> bool {
+    with(|world| {
+        let before = world.reads.len();
+        world.reads.retain(|read| *read != address);
+        world.reads.len() < before
+    })
 }
 
 /// How a queue pair was last connected: the way to its peer, and what of the connection was chosen.

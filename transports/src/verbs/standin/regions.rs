@@ -19,6 +19,7 @@ pub(super) struct Registered {
     pub(super) bytes: usize,
     pub(super) view: usize,
     pub(super) is_writable: bool,
+    pub(super) is_readable: bool,
 }
 
 impl Registered {
@@ -34,7 +35,9 @@ fn register(pd: *mut Pd, start: usize, bytes: usize, view: usize, access: c_int)
     with(|world| {
         let key = world.fresh();
         let is_writable = access & ACCESS_REMOTE_WRITE != 0;
-        world.regions.insert(key, Registered { pd: pd as usize, start, bytes, view, is_writable });
+        let is_readable = access & ACCESS_REMOTE_READ != 0;
+        let pd_of = pd as usize;
+        world.regions.insert(key, Registered { pd: pd_of, start, bytes, view, is_writable, is_readable });
         // SAFETY: a domain of this stand-in.
         let context = unsafe { (*pd).context };
         let addr = start as *mut c_void;

@@ -10,7 +10,7 @@ use consort_testing::Random;
 use consort_testing::machines::Tree;
 
 use super::super::library::Functions;
-use super::super::standin::{Adapter, AdapterPort, join, refuse_buffers, set};
+use super::super::standin::{Adapter, AdapterPort, join, refuse_buffers, refuse_loops, set};
 use super::*;
 use crate::device::{DeviceDestination, DeviceTarget, DeviceWay};
 
@@ -46,6 +46,7 @@ struct Machine {
     refuses_buffers: bool,
     has_module: bool,
     maps: bool,
+    loops: bool,
     /// How it is written from, and into.
     ways: [DeviceWay; 2],
     says: &'static [&'static str],
@@ -58,11 +59,12 @@ const ALL: Machine = Machine {
     refuses_buffers: false,
     has_module: true,
     maps: true,
+    loops: true,
     ways: [DeviceWay::DmaBuf; 2],
     says: &["port 1 of mlx5_0", "GPU 0000:10:00.0", "by DMA buffers, with a flush"],
 };
 
-const MACHINES: [Machine; 8] = [
+const MACHINES: [Machine; 9] = [
     ALL,
     Machine {
         name: "ordered",
@@ -118,8 +120,15 @@ const MACHINES: [Machine; 8] = [
     Machine {
         name: "no-flush",
         access: |of| DirectAccess { flushes: false, ..of },
+        says: &["by DMA buffers, with a flush by a read"],
+        ..ALL
+    },
+    Machine {
+        name: "no-flush-at-all",
+        access: |of| DirectAccess { flushes: false, ..of },
+        loops: false,
         ways: [DeviceWay::DmaBuf, DeviceWay::Staged],
-        says: &["by DMA buffers, outwards alone", "nothing is written to it directly"],
+        says: &["by DMA buffers, outwards alone", "nothing is written to it directly", "Invalid argument"],
         ..ALL
     },
 ];
@@ -143,6 +152,9 @@ fn on(machine: &Machine) -> Verbs {
     let context = verbs.shared.port.context;
     if machine.refuses_buffers {
         refuse_buffers(context, libc::EOPNOTSUPP);
+    }
+    if !machine.loops {
+        refuse_loops(context);
     }
     if machine.maps {
         join(context, find);
@@ -221,6 +233,7 @@ fn memory_of_devices_is_written_from_and_into_by_the_best_way_that_the_machine_o
             let at = (DeviceDestination::Exposed(&place), to);
             write(&mut sides, source.span().slice(from, bytes), at, value);
             exposed.settle(to, bytes).expect("settled");
+            assert_eq!(standin::was_read(target.address() + to as u64), machine.name == "no-flush");
             expected[to..to + bytes].copy_from_slice(&data[from..from + bytes]);
             assert!(contents(&target) == expected, "{}: {bytes} bytes from {from} to {to}", machine.name);
         }

@@ -121,6 +121,33 @@ fn buffers_that_come_and_go_are_registered_and_given_back() {
     churn(over_standin, 500);
 }
 
+/// A read by the adapter's own queue pair brings a byte back, and one of memory that is not registered for that fails.
+fn flush(transport: fn() -> Option<Verbs>) {
+    let verbs = transport().expect("a port");
+    let domain = &verbs.shared.domain;
+    let flush = super::super::memory::Flush::new(domain).expect("a queue pair of its own");
+    let region = |by| {
+        let mapping = consort_memory::Mapping::anonymous(4096).expect("memory");
+        domain.register(mapping, by).expect("registered")
+    };
+    let (read_back, written) = (region(port::Written::ReadBack), region(port::Written::ByPeer));
+    for _ in 0..100 {
+        flush.behind(read_back.address(77), read_back.keys().1).expect("flushed");
+    }
+    let error = flush.behind(written.address(0), written.keys().1).expect_err("it may not be read");
+    assert!(error.to_string().contains("a read that flushes"), "{error}");
+}
+
+#[test]
+fn what_is_written_is_flushed_by_a_read() {
+    flush(over_standin);
+}
+
+/// The same by a device.
+pub(super) fn flush_by_a_device(transport: fn() -> Option<Verbs>) {
+    flush(transport);
+}
+
 /// The same with real registrations, where there is a device.
 pub(super) fn churn_over_a_device(transport: fn() -> Option<Verbs>) {
     churn(transport, 100);
