@@ -71,7 +71,7 @@ impl Context {
         let _entered = self.enter()?;
         let target = CUflushGPUDirectRDMAWritesTarget::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX;
         let scope = CUflushGPUDirectRDMAWritesScope::CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER;
-        // SAFETY: takes two numbers, of which it has these.
+        // SAFETY: the two numbers are of the interface.
         unsafe { call!(self.driver(), direct_flush(target, scope)) }
     }
 }

@@ -264,7 +264,7 @@ fn unregistered(device: &str, needed_bytes: usize, limit_bytes: u64, source: io:
     TransportError::adapter(NAME, AdapterTrouble::LockedMemory { device, needed_bytes, limit_bytes })
 }
 
-/// Memory that a device knows by its keys, whoever owns it.
+/// Memory that a device knows by its keys, whichever owner it has.
 pub(super) struct Registration {
     mr: *mut Mr,
     domain: Arc<Domain>,

@@ -6,7 +6,7 @@
 //! flush    of what the adapter has written there, by a read
 //! ```
 //!
-//! Memory of the host is told apart by its area (`consort_memory::areas`): the library knows when memory of `ncclMemAlloc`, of
+//! Memory of the host is known by its area (`consort_memory::areas`): the library knows when memory of `ncclMemAlloc`, of
 //! `consort::alloc` and of `ncclCommRegister` goes. Other memory of programs is not registered: nothing would say that it was freed.
 //!
 //! Invariant: memory is looked up by its allocation at each use, and memory of the host is registered for no peer to write. Absent: what is sent from it
