@@ -1,17 +1,34 @@
 //! Memory of programs that the device reads where it is.
 
-use consort_memory::{Held, HeldRead, Lender, SharedBuffer, lend};
+use consort_memory::{Held, HeldRead, SharedBuffer, lend};
 use consort_testing::Random;
 
 use super::*;
 
 const BYTES: usize = 64 << 10;
 
-/// A connection between two transports over the stand-in, and the number of the first side's queue pair.
-fn connected(near: &Verbs, far: &Verbs, mailbox_bytes: usize) -> ([Box<dyn Connection>; 2], u32) {
-    let endpoints = [near, far].map(|of| of.endpoint(Layout::new(mailbox_bytes)).expect("an endpoint"));
-    let number = Place::decode(&endpoints[0].address().bytes).expect("a place").peer.number;
-    (meet(endpoints, Duration::ZERO), number)
+/// Two transports and a connection between them; the number of the first side's queue pair.
+struct Pair {
+    sides: [Box<dyn Connection>; 2],
+    near: Verbs,
+    _far: Verbs,
+    queue: u32,
+}
+
+fn pair(transport: fn() -> Option<Verbs>) -> Pair {
+    let [near, far] = [(); 2].map(|()| transport().expect("a port"));
+    let endpoints = [&near, &far].map(|of| of.endpoint(Layout::new(BYTES)).expect("an endpoint"));
+    let queue = Place::decode(&endpoints[0].address().bytes).expect("a place").peer.number;
+    Pair { sides: meet(endpoints, Duration::ZERO), near, _far: far, queue }
+}
+
+/// Runs something with a buffer that is lent. A panic ends the pair, so that the buffer comes back.
+fn lent(pair: Pair, buffer: &mut [u8], run: impl FnOnce(&mut Pair, Held)) -> Pair {
+    lend(move |lender| {
+        let mut pair = pair;
+        run(&mut pair, lender.share_mut(buffer));
+        pair
+    })
 }
 
 fn go_on(sides: &mut [Box<dyn Connection>; 2]) {
@@ -36,51 +53,47 @@ fn is_free_soon(sides: &mut [Box<dyn Connection>; 2], number: u64) {
     });
 }
 
-fn of<'env>(lender: &Lender<'_, 'env>, buffer: &'env mut [u8]) -> Held {
-    lender.share_mut(buffer)
+fn arrived(sides: &mut [Box<dyn Connection>; 2], value: u64, bytes: usize) -> Vec<u8> {
+    crate::conformance::eventually("it arrives", || {
+        go_on(sides);
+        (sides[1].counter(CounterKind::Ready).value() == value).then_some(())
+    });
+    let mut read = vec![0u8; bytes];
+    SpanMut::of(&mut read).copy_from(sides[1].mailbox().slice(0, bytes).read());
+    read
 }
 
 #[test]
 fn shared_memory_is_written_from_where_it_is_and_other_memory_is_copied() {
-    let (near, far) = (over_standin().expect("a port"), over_standin().expect("a port"));
-    let (mut sides, queue) = connected(&near, &far, BYTES);
     let mut shared = SharedBuffer::<u8>::new(BYTES).expect("memory");
-    let mut private = vec![7u8; BYTES];
-    lend(|lender| {
-        let shared = of(lender, &mut shared[..]);
+    let pair = lent(pair(over_standin), &mut shared[..], |pair, shared| {
         let place = shared.read().as_ptr() as usize;
-        shared.span().copy_from(Span::of(&[9u8; BYTES]));
         for (value, (offset, bytes)) in (1..).zip([(0, BYTES), (4000, 5000), (1, LENT_BYTES_MIN)]) {
             let source = HeldRead::from(shared.part(offset, bytes));
-            let number = fill_from(&mut sides, &source, value);
+            let number = fill_from(&mut pair.sides, &source, value);
             assert_eq!(number, value);
-            assert!(standin::was_posted(queue, place + offset, bytes), "{bytes} at {offset} were copied");
-            is_free_soon(&mut sides, number);
+            assert!(
+                standin::was_posted(pair.queue, place + offset, bytes),
+                "{bytes} at {offset} were copied"
+            );
+            is_free_soon(&mut pair.sides, number);
         }
-        assert_eq!(near.shared.registrations.held(), (1, BYTES));
-        let private = of(lender, &mut private);
+        assert_eq!(pair.near.shared.registrations.held(), (1, BYTES));
+    });
+    lent(pair, &mut [7u8; BYTES], |pair, private| {
         let place = private.read().as_ptr() as usize;
-        assert_eq!(fill_from(&mut sides, &HeldRead::from(private), 4), 0);
-        assert!(!standin::was_posted(queue, place, BYTES));
-        crate::conformance::eventually("it arrives", || {
-            go_on(&mut sides);
-            (sides[1].counter(CounterKind::Ready).value() == 4).then_some(())
-        });
-        let mut read = vec![0u8; BYTES];
-        SpanMut::of(&mut read).copy_from(sides[1].mailbox().read());
-        assert!(read.iter().all(|byte| *byte == 7));
+        assert_eq!(fill_from(&mut pair.sides, &HeldRead::from(private), 4), 0);
+        assert!(!standin::was_posted(pair.queue, place, BYTES));
+        assert!(arrived(&mut pair.sides, 4, BYTES) == [7; BYTES]);
     });
 }
 
 #[test]
 fn a_device_that_registers_nothing_more_has_it_copied() {
-    let (near, far) = (over_standin().expect("a port"), over_standin().expect("a port"));
-    let (mut sides, _) = connected(&near, &far, BYTES);
-    standin::refuse_memory(near.shared.port.context, libc::ENOMEM);
     let mut shared = SharedBuffer::<u8>::new(BYTES).expect("memory");
-    lend(|lender| {
-        let shared = of(lender, &mut shared[..]);
-        assert_eq!(fill_from(&mut sides, &HeldRead::from(shared), 1), 0);
+    lent(pair(over_standin), &mut shared[..], |pair, shared| {
+        standin::refuse_memory(pair.near.shared.port.context, libc::ENOMEM);
+        assert_eq!(fill_from(&mut pair.sides, &HeldRead::from(shared), 1), 0);
     });
 }
 
@@ -88,32 +101,24 @@ fn a_device_that_registers_nothing_more_has_it_copied() {
 /// than there are buffers.
 fn churn(transport: fn() -> Option<Verbs>, rounds: u64) {
     let mut random = Random::announced("registration churn");
-    let (near, far) = (transport().expect("a port"), transport().expect("a port"));
-    let (mut sides, _) = connected(&near, &far, BYTES);
+    let mut pair = pair(transport);
     for value in 1..=rounds {
         let bytes = LENT_BYTES_MIN + random.below(BYTES - LENT_BYTES_MIN);
         let expected = random.bytes(bytes);
         let mut buffer = SharedBuffer::<u8>::new(bytes).expect("memory");
         buffer.copy_from_slice(&expected);
-        lend(|lender| {
-            let source = HeldRead::from(of(lender, &mut buffer[..]));
-            let number = fill_from(&mut sides, &source, value);
+        pair = lent(pair, &mut buffer[..], |pair, source| {
+            let number = fill_from(&mut pair.sides, &HeldRead::from(source), value);
             assert_eq!(number, value, "it was copied");
-            is_free_soon(&mut sides, number);
+            is_free_soon(&mut pair.sides, number);
         });
-        crate::conformance::eventually("it arrives", || {
-            go_on(&mut sides);
-            (sides[1].counter(CounterKind::Ready).value() == value).then_some(())
-        });
-        let mut read = vec![0u8; bytes];
-        SpanMut::of(&mut read).copy_from(sides[1].mailbox().slice(0, bytes).read());
-        assert!(read == expected, "round {value}");
-        let (entries, locked) = near.shared.registrations.held();
+        assert!(arrived(&mut pair.sides, value, bytes) == expected, "round {value}");
+        let (entries, locked) = pair.near.shared.registrations.held();
         assert!(entries == 1 && locked == bytes.next_multiple_of(4096), "{entries} of {locked} bytes");
     }
-    let before = near.shared.registrations.held();
-    near.shared.registrations.tidy();
-    assert_eq!((before.0, near.shared.registrations.held()), (1, (0, 0)), "the last buffer is gone");
+    let registrations = &pair.near.shared.registrations;
+    registrations.tidy();
+    assert_eq!(registrations.held(), (0, 0), "the last buffer is gone");
 }
 
 #[test]
