@@ -51,6 +51,8 @@ struct QueuePair {
     unanswered: Option<Instant>,
     /// What was changed of it last, by all changes.
     attr: QpAttr,
+    /// Whether it takes only the first of what it is given next.
+    is_full: bool,
     /// Where the last that it was given to send lies, and how many bytes each.
     posted: VecDeque<(usize, usize)>,
 }
@@ -367,6 +369,7 @@ unsafe extern "C" fn create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
             unanswered: None,
             attr: QpAttr::default(),
             posted: VecDeque::new(),
+            is_full: false,
         };
         world.queues.insert(number, state);
         object
@@ -457,7 +460,7 @@ unsafe extern "C" fn req_notify_cq(cq: *mut Cq, _: c_int) -> c_int {
     })
 }
 
-unsafe extern "C" fn post_send(qp: *mut Qp, mut request: *mut SendWr, _: *mut *mut SendWr) -> c_int {
+unsafe extern "C" fn post_send(qp: *mut Qp, mut request: *mut SendWr, refused: *mut *mut SendWr) -> c_int {
     // SAFETY: a queue pair of this stand-in.
     let number = unsafe { (*qp).qp_num };
     with(|world| {
@@ -497,6 +500,11 @@ unsafe extern "C" fn post_send(qp: *mut Qp, mut request: *mut SendWr, _: *mut *m
             queue.sends.push_back(send);
             queue.posted.extend(sge.map(|sge| (sge.addr as usize, sge.length as usize)));
             queue.posted.drain(..queue.posted.len().saturating_sub(POSTED));
+            if std::mem::take(&mut queue.is_full) {
+                // SAFETY: the caller's room for an address.
+                unsafe { *refused = request };
+                return libc::ENOMEM;
+            }
         }
         0
     })
@@ -520,6 +528,11 @@ pub(super) fn vanish(number: u32) {
 /// The address of a queue pair, as events have it.
 pub(super) fn object(number: u32) -> u64 {
     with(|world| world.queues[&number].object as u64)
+}
+
+/// A queue pair takes only the first of what it is given next.
+pub(super) fn fill_up(number: u32) {
+    with(|world| world.queues.get_mut(&number).expect("a queue pair").is_full = true);
 }
 
 /// Whether a queue pair was given these bytes to send, among the last.

@@ -97,6 +97,21 @@ fn a_device_that_registers_nothing_more_has_it_copied() {
     });
 }
 
+#[test]
+fn a_source_is_free_when_the_device_has_taken_the_write_and_not_what_follows_it() {
+    let mut shared = SharedBuffer::<u8>::new(BYTES).expect("memory");
+    lent(pair(over_standin), &mut shared[..], |pair, shared| {
+        standin::fill_up(pair.queue);
+        let refused = pair.sides[0].fill_from(0, &HeldRead::from(shared), (1, 0), &mut 0);
+        assert!(matches!(refused, Err(TransportError::System { call: "ibv_post_send", .. })), "{refused:?}");
+        assert!(!pair.sides[0].is_free(1), "the device has the write");
+        crate::conformance::eventually("the source is free", || {
+            let _ = (pair.sides[0].progress(), pair.sides[1].progress());
+            pair.sides[0].is_free(1).then_some(())
+        });
+    });
+}
+
 /// Buffers come and go, each at addresses that others had: what arrives is what the buffer of that time held, and no more is registered
 /// than there are buffers.
 fn churn(transport: fn() -> Option<Verbs>, rounds: u64) {
