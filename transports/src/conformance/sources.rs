@@ -5,7 +5,7 @@ use consort_memory::{Held, HeldRead, SharedBuffer, lend};
 use super::*;
 
 const SLOT: usize = 96 << 10;
-const SLOTS: usize = 4;
+const SLOTS: usize = 8;
 
 /// Fills from a source, which is called until there is room; the number, for when it is free.
 fn fill_from(from: &mut Side, to: &mut Side, slot: usize, source: &HeldRead, signal: (u64, u64)) -> u64 {
@@ -49,6 +49,7 @@ pub fn fills_from_kept_memory_arrive(fixture: &dyn Fixture) {
             }
             // Nothing is waited for but that: what arrives later must not be what is written there now.
             eventually("all sources are free", || {
+                left.progress().expect("progress");
                 busy.retain(|(number, source)| {
                     let is_free = left.is_free(*number);
                     if is_free {
@@ -56,7 +57,6 @@ pub fn fills_from_kept_memory_arrive(fixture: &dyn Fixture) {
                     }
                     !is_free
                 });
-                left.progress().expect("progress");
                 right.progress().expect("progress");
                 busy.is_empty().then_some(())
             });
