@@ -54,11 +54,7 @@ impl Driver {
         // SAFETY: as above.
         let pci = words(|text, room| unsafe { call!(self, device_pci(text, room, handle)) })?;
         let number = |attribute| self.device_number(attribute, handle);
-        // An older driver that has no such question has no such thing.
-        let can = |attribute| match number(attribute) {
-            Err(error) if error.code == CudaError::INVALID_VALUE => Ok(false),
-            answer => answer.map(|answer| answer != 0),
-        };
+        let can = |attribute| self.device_number_or_none(attribute, handle).map(|answer| answer != 0);
         Ok(Device {
             ordinal,
             uuid: uuid.bytes.map(|byte| byte as u8),
@@ -113,6 +109,14 @@ impl Driver {
             self.functions.device_get.name,
             "no number leads to the current context's device",
         ))
+    }
+
+    /// The same, or zero: an older driver that has no such question has no such thing.
+    pub(super) fn device_number_or_none(&self, attribute: Attribute, device: CUdevice) -> Result<u32> {
+        match self.device_number(attribute, device) {
+            Err(error) if error.code == CudaError::INVALID_VALUE => Ok(0),
+            answer => answer,
+        }
     }
 
     fn device_number(&self, attribute: Attribute, device: CUdevice) -> Result<u32> {

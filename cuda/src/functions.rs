@@ -7,9 +7,10 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use cudarc::driver::sys::{
-    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUipcMemHandle, CUjit_option,
-    CUmemAccessDesc, CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
-    CUmemGenericAllocationHandle, CUmodule, CUpointer_attribute, CUstream, CUuuid,
+    CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUflushGPUDirectRDMAWritesScope,
+    CUflushGPUDirectRDMAWritesTarget, CUfunction, CUipcMemHandle, CUjit_option, CUmemAccessDesc,
+    CUmemAllocationGranularity_flags, CUmemAllocationHandleType, CUmemAllocationProp,
+    CUmemGenericAllocationHandle, CUmemRangeHandleType, CUmodule, CUpointer_attribute, CUstream, CUuuid,
 };
 
 use super::library::Library;
@@ -106,6 +107,11 @@ functions! {
         *mut c_void, CUmemGenericAllocationHandle, CUmemAllocationHandleType, u64);
     shared_import = c"cuMemImportFromShareableHandle"(
         *mut CUmemGenericAllocationHandle, *mut c_void, CUmemAllocationHandleType);
+
+    direct_handle =
+        c"cuMemGetHandleForAddressRange"(*mut c_void, CUdeviceptr, usize, CUmemRangeHandleType, u64);
+    direct_flush = c"cuFlushGPUDirectRDMAWrites"(
+        CUflushGPUDirectRDMAWritesTarget, CUflushGPUDirectRDMAWritesScope);
 
     host_allocate = c"cuMemHostAlloc"(*mut *mut c_void, usize, c_uint);
     host_free = c"cuMemFreeHost"(*mut c_void);

@@ -24,6 +24,7 @@ macro_rules! call {
 mod capture;
 mod context;
 mod device;
+mod direct;
 mod error;
 mod event;
 mod functions;
@@ -50,6 +51,7 @@ use library::Library;
 
 pub use context::{Context, Entered};
 pub use device::Device;
+pub use direct::DirectAccess;
 pub use error::{CudaError, CudaErrorCause, NoDriver, Result};
 pub use event::Event;
 pub use memory::{DeviceMemory, IpcHandle, PeerMemory};

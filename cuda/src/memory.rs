@@ -194,6 +194,21 @@ impl Context {
         })
     }
 
+    /// Copies bytes that a device reaches to where one does.
+    ///
+    /// # Errors
+    /// What the driver says, also of earlier work.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn copy(&self, to: DeviceSpan, from: DeviceSpan) -> Result<()> {
+        assert_eq!(to.len(), from.len(), "copy between places of different lengths");
+        self.with_own_stream(|stream| {
+            // SAFETY: the driver checks both.
+            unsafe { call!(self.driver(), copy(to.address(), from.address(), to.len(), stream)) }
+        })
+    }
+
     /// Sets every byte.
     ///
     /// # Errors

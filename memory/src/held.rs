@@ -47,6 +47,16 @@ impl HeldRead {
         unsafe { Span::from_raw(self.start.as_ptr(), self.bytes) }
     }
 
+    /// The same for `bytes` bytes from `offset` on.
+    ///
+    /// # Panics
+    /// If they are not inside.
+    pub fn part(&self, offset: usize, bytes: usize) -> HeldRead {
+        let span = self.read().slice(offset, bytes);
+        let start = NonNull::new(span.as_ptr().cast_mut()).unwrap_or(NonNull::dangling());
+        HeldRead { start, bytes, _keep: Arc::clone(&self._keep) }
+    }
+
     /// Memory of a caller who promises to keep it, as C callers do.
     ///
     /// # Safety
@@ -84,9 +94,7 @@ impl Held {
     /// # Panics
     /// If they are not inside.
     pub fn part(&self, offset: usize, bytes: usize) -> Held {
-        let span = self.span().slice(offset, bytes);
-        let start = NonNull::new(span.as_mut_ptr()).unwrap_or(NonNull::dangling());
-        Held(HeldRead { start, bytes, _keep: Arc::clone(&self.0._keep) })
+        Held(self.0.part(offset, bytes))
     }
 
     /// Memory that `keep` keeps and that its maker has given up.

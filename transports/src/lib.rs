@@ -12,6 +12,7 @@ mod closed;
 pub mod conformance;
 mod counters;
 pub mod cuda_ipc;
+pub mod device;
 mod distance;
 mod error;
 mod fields;

@@ -11,9 +11,10 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use consort_memory::{Bell, Counter, Row, Span, SpanMut};
+use consort_memory::{Bell, Counter, HeldRead, Row, Span, SpanMut};
 
 use crate::TransportError;
+use crate::device::DeviceLink;
 
 /// A way for bytes to travel.
 pub trait Transport: Send + Sync {
@@ -282,6 +283,43 @@ pub trait Connection: Send {
             return Ok(Poll::Pending);
         }
         self.signal(CounterKind::Ready, value, tag)
+    }
+
+    /// Fills as [`Connection::fill`] does, with the right to read the source afterwards: a transport that can reads it where it is, and copies
+    /// nothing. The number of the fill, for [`Connection::is_free`]; 0 where the source was copied. Until it is free, `source`
+    /// is held, and nothing may write there. Called again as [`Connection::put`] is.
+    ///
+    /// # Errors
+    /// As of [`Connection::fill`].
+    fn fill_from(
+        &mut self,
+        offset: usize,
+        source: &HeldRead,
+        signal: (u64, u64),
+        done: &mut usize,
+    ) -> Result<Poll<u64>, TransportError> {
+        Ok(self.fill(offset, source.read(), signal, done)?.map(|()| 0))
+    }
+
+    /// Whether the source of the fill of this number, and those of all fills before it, will be read no more: the peer has acknowledged
+    /// what was read, or the connection has failed and its device is done with it. Changes in [`Connection::progress`] alone,
+    /// whatever that returns.
+    fn is_free(&self, _number: u64) -> bool {
+        true
+    }
+
+    /// Ends the connection at once, so that all sources become free although the peer may not have what was read: for a caller that must
+    /// return. What comes afterwards is an error.
+    ///
+    /// # Errors
+    /// The system's; the sources are then free when the connection is dropped.
+    fn fence(&mut self) -> Result<(), TransportError> {
+        Ok(())
+    }
+
+    /// What carries memory of devices, where this connection's adapter is asked for that.
+    fn device_link(&mut self) -> Option<&mut dyn DeviceLink> {
+        None
     }
 
     /// Sends deferred credits: a link on which every message costs piggybacks them on what is sent next,

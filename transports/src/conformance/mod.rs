@@ -14,10 +14,12 @@ use nix::poll::{PollFd, PollFlags, poll};
 
 mod ends;
 mod pools;
+mod sources;
 mod traffic;
 
 pub use ends::*;
 pub use pools::*;
+pub use sources::*;
 pub use traffic::*;
 
 use crate::{Address, Connecting, Connection, CounterKind, Layout, PeerState, Transport, TransportError};
@@ -66,6 +68,8 @@ macro_rules! conformance_suite {
             both_directions_flow_at_once,
             puts_out_of_bounds_are_refused,
             random_traffic_arrives,
+            fills_from_kept_memory_arrive,
+            sources_are_free_after_a_fence,
             slots_change_hands,
             names_of_slots_are_checked,
             what_was_sent_before_the_end_stays,

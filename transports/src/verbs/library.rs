@@ -26,6 +26,8 @@ macro_rules! functions {
             $($(#[$about])* pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
             /// An entry of a port's table of addresses with its kind; since IBVERBS_1.11.
             pub(super) query_gid_ex: Option<unsafe extern "C" fn(*mut Context, u32, u32, *mut GidEntry, u32, usize) -> c_int>,
+            /// Registers a DMA buffer (`offset`, `length`, the address that stands for it, descriptor, access); since IBVERBS_1.12.
+            pub(super) reg_dmabuf_mr: Option<unsafe extern "C" fn(*mut Pd, u64, usize, u64, c_int, c_int) -> *mut Mr>,
         }
 
         impl Functions {
@@ -40,6 +42,10 @@ macro_rules! functions {
                     query_gid_ex: find(library, c"_ibv_query_gid_ex").map(|address| {
                         // SAFETY: as above.
                         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut Context, u32, u32, *mut GidEntry, u32, usize) -> c_int>(address) }
+                    }),
+                    reg_dmabuf_mr: find(library, c"ibv_reg_dmabuf_mr").map(|address| {
+                        // SAFETY: as above.
+                        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut Pd, u64, usize, u64, c_int, c_int) -> *mut Mr>(address) }
                     }),
                 })
             }

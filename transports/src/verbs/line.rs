@@ -12,12 +12,15 @@
 //! Invariant: no more messages are under way than the tray has places and the peer has receives; one that is not the next is
 //! refused. Absent: how two ends meet, what messages mean, and who waits.
 
+pub(super) mod lent;
+
 use std::collections::VecDeque;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 use consort_memory::{Span, SpanMut};
 
+use self::lent::Direct;
 use super::NAME;
 use super::ends::{Ends, Memory};
 use super::message::{
@@ -47,8 +50,30 @@ const SIGNALLED_BYTES: usize = 32 << 10;
 struct UnderWay {
     /// Its work request.
     id: u64,
-    offset: usize,
-    bytes: usize,
+    data: Data,
+}
+
+/// Bytes that the device is to write.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Data {
+    /// Of the picture of the peer's memory, from an offset on, which is that of the peer's.
+    Picture(usize, usize),
+    /// Where they are.
+    Direct(Direct),
+}
+
+impl Data {
+    fn bytes(&self) -> usize {
+        match self {
+            Data::Picture(_, bytes) => *bytes,
+            Data::Direct(direct) => direct.bytes,
+        }
+    }
+
+    /// Whether it has any of these bytes of the picture.
+    fn overlaps(&self, offset: usize, bytes: usize) -> bool {
+        matches!(self, Data::Picture(from, of) if *from < offset + bytes && offset < *from + *of)
+    }
 }
 
 /// One end.
@@ -77,6 +102,10 @@ pub(super) struct Line {
     /// The last work request of the queue pair's former life.
     former: u64,
     under_way: VecDeque<UnderWay>,
+    /// The bytes of that.
+    load: usize,
+    /// What the device reads of the program's.
+    lent: lent::Lent,
     /// Hellos that have come, and that must before anything else does.
     greeted: u64,
     greetings: u64,
@@ -114,6 +143,8 @@ impl Line {
             unsignalled: 0,
             former: 0,
             under_way: VecDeque::with_capacity(SENDS as usize),
+            load: 0,
+            lent: lent::Lent::default(),
             greeted: 0,
             greetings: if ends.calls { 1 } else { 2 },
             is_stopped: false,
@@ -139,6 +170,11 @@ impl Line {
     /// Whether this side greets.
     pub(super) fn calls(&self) -> bool {
         self.ends.calls
+    }
+
+    /// Where a byte of the peer's memory is there, and by which key.
+    pub(super) fn there(&self, offset: usize) -> (u64, u32) {
+        (self.ends.start + offset as u64, self.ends.key)
     }
 
     /// Says that the queue pair is there. Whether it could.
@@ -200,7 +236,7 @@ impl Line {
 
     /// Bytes that were written and may not have arrived.
     pub(super) fn load(&self) -> usize {
-        self.under_way.iter().map(|of| of.bytes).sum()
+        self.load
     }
 
     /// Whether any more can be sent.
@@ -253,7 +289,7 @@ impl Line {
     /// # Errors
     /// The device's.
     pub(super) fn is_free(&mut self, offset: usize, bytes: usize) -> Result<bool, TransportError> {
-        let overlaps = |of: &UnderWay| of.offset < offset + bytes && offset < of.offset + of.bytes;
+        let overlaps = |of: &UnderWay| of.data.overlaps(offset, bytes);
         if !self.under_way.iter().any(overlaps) {
             return Ok(true);
         }
@@ -293,6 +329,7 @@ impl Line {
             immediate,
             is_signalled,
             id: self.posted,
+            is_direct: false,
         }
     }
 
@@ -304,14 +341,13 @@ impl Line {
         self.send(None, Some(message), None)
     }
 
-    /// Writes bytes of the picture of the peer's memory there, from an offset on, and says something behind them; a few bytes may go
-    /// with the message. Whether there was room.
+    /// Writes bytes into the peer's memory, and says something behind them; a few bytes may go with the message. Whether there was room.
     ///
     /// # Errors
     /// Those of [`Line::check`]; the device's.
     pub(super) fn send(
         &mut self,
-        written: Option<(usize, usize)>,
+        data: Option<Data>,
         message: Option<Message>,
         carried: Option<Span<'_>>,
     ) -> Result<bool, TransportError> {
@@ -320,11 +356,15 @@ impl Line {
             return Ok(false);
         }
         let mut writes: [Option<Write>; WRITES_MAX] = [None; WRITES_MAX];
-        if let Some((offset, bytes)) = written {
+        if let Some(data) = data {
             // Nothing else says that it is over where there is no message.
-            let is_signalled = message.is_none() || bytes >= SIGNALLED_BYTES;
-            let write = self.next_write(offset, bytes, None, is_signalled);
-            self.under_way.push_back(UnderWay { id: write.id, offset, bytes });
+            let is_signalled = message.is_none() || data.bytes() >= SIGNALLED_BYTES;
+            let write = match &data {
+                Data::Picture(offset, bytes) => self.next_write(*offset, *bytes, None, is_signalled),
+                Data::Direct(direct) => direct.write(self.next_write(0, direct.bytes, None, is_signalled)),
+            };
+            self.under_way.push_back(UnderWay { id: write.id, data });
+            self.load += data.bytes();
             writes[0] = Some(write);
         }
         if let Some(message) = message {
@@ -339,7 +379,8 @@ impl Line {
                 theirs.span(at + MESSAGE_BYTES, length).copy_from(bytes);
             }
             let is_last = matches!(message.kind, Kind::Hello | Kind::End | Kind::Fence);
-            let is_signalled = self.unsignalled >= SIGNAL_AFTER || is_last;
+            let must_say = is_last || matches!(data, Some(Data::Direct(_)));
+            let is_signalled = must_say || self.unsignalled >= SIGNAL_AFTER;
             writes[1] = Some(self.next_write(at, MESSAGE_BYTES + length, Some(place as u32), is_signalled));
             self.last[place] = self.posted;
             (self.sent, self.said, self.has_letter) = (self.sent + 1, self.heard, false);
@@ -368,7 +409,7 @@ impl Line {
         let at = self.ends.trays[1] + TRAY_BYTES;
         self.memory.theirs.span(at, letter.len()).copy_from(Span::of(letter));
         let message = Message { kind, value: letter.len() as u64, ..Message::default() };
-        let is_sent = self.send(Some((at, letter.len())), Some(message), None)?;
+        let is_sent = self.send(Some(Data::Picture(at, letter.len())), Some(message), None)?;
         self.letter = if is_sent { self.sent } else { self.letter };
         Ok(is_sent)
     }
@@ -389,6 +430,7 @@ impl Line {
                     self.reaped = self.reaped.max(wc.wr_id);
                     self.completed = self.completed.max(wc.wr_id);
                 } else {
+                    self.lent.flush(wc.wr_id);
                     self.fail(wc);
                 }
             }
@@ -396,9 +438,7 @@ impl Line {
                 break;
             }
         }
-        while self.under_way.front().is_some_and(|of| of.id <= self.completed) {
-            self.under_way.pop_front();
-        }
+        self.retire();
         Ok(())
     }
 
@@ -539,9 +579,7 @@ impl Line {
         self.acknowledged += new;
         if let Some(last) = self.acknowledged.checked_sub(1).filter(|_| new > 0) {
             self.completed = self.completed.max(self.last[(last % TRAY) as usize]);
-            while self.under_way.front().is_some_and(|of| of.id <= self.completed) {
-                self.under_way.pop_front();
-            }
+            self.retire();
         }
         Ok(())
     }

@@ -7,14 +7,14 @@
 //! queue          a queue pair                               status  what went wrong, in words
 //! message        what two ends say to each other            line    one end of a queue pair: what it sends and hears
 //! meeting        how two ends meet                          events  what a device says of itself
-//! one, session   a connection by one queue pair, by several
+//! one, session   a connection by one queue pair, by several memory  of programs and of devices, used where it is
 //! ```
 //!
 //! Each side makes a queue pair and its memory, and its address says where they are. Both connect when they know the other's; one of
 //! them greets, again and again until the other is there and answers.
 //!
-//! Invariant: nothing that the peer sends lands outside of trays and mailboxes of this transport, for the device checks the keys; a
-//! connection that was closed keeps its queue pairs until the peer's device has everything. Absent: memory of devices.
+//! Invariant: nothing that the peer sends lands outside of trays, mailboxes and exposed memory of this transport, for the device checks
+//! the keys; a connection that was closed keeps its queue pairs until the peer's device has everything.
 
 mod attendant;
 mod choice;
@@ -24,6 +24,7 @@ mod gid;
 mod library;
 mod line;
 mod meeting;
+mod memory;
 mod message;
 mod one;
 mod options;
@@ -49,10 +50,11 @@ use crate::{
 };
 use attendant::Attendant;
 pub use choice::Near;
-use ends::{Ends, Memory, memory};
+use ends::{Ends, Memory, memory as mailboxes};
 use events::Watch;
 use line::Line;
 use meeting::Meeting;
+use memory::{Devices, Registrations};
 use message::{LANE_BYTES, LANES_MAX, PORTS_MAX, Place, QueuePlace};
 use one::{One, OneConnection};
 pub use options::{Addresses, PortFilter, RdmaOptions, Travel};
@@ -75,6 +77,10 @@ pub struct Verbs {
 struct Shared {
     /// What all connections may use, of each port: memory is registered once, however many of them write from it.
     domains: Arc<[Arc<Domain>]>,
+    /// Memory of programs that each of them knows.
+    registrations: Vec<Registrations>,
+    /// Memory of devices by the first.
+    devices: Devices,
     /// Queue pairs of an endpoint: the port of each, and whether it is a reserve.
     lanes: Vec<(usize, bool)>,
     /// Connections that were closed before everything had arrived.
@@ -114,7 +120,13 @@ impl Verbs {
     pub fn near(options: &RdmaOptions, near: &Near) -> Result<Self, TransportError> {
         let functions = library::functions().map_err(|trouble| TransportError::adapter(NAME, trouble))?;
         let sysfs = &Sysfs::system();
-        Self::over(Search { functions, sysfs, options, near }.ports()?, options.queue_pairs, near.ranks)
+        let module = sysfs.peer_memory_module();
+        Self::over(
+            Search { functions, sysfs, options, near }.ports()?,
+            options.queue_pairs,
+            near.ranks,
+            module,
+        )
     }
 
     /// Whether it is a forked child's copy, which must not be used.
@@ -132,8 +144,14 @@ impl Verbs {
         self.ports.iter().map(|port| format!("{} ({})", port.name(), port.reach.gid)).collect()
     }
 
-    /// Over those of these ports that one of as many ranks in this place takes, with as many queue pairs by each.
-    fn over(ports: Vec<Arc<Port>>, queue_pairs: u16, ranks: usize) -> Result<Self, TransportError> {
+    /// Over those of these ports that one of as many ranks in this place takes, with as many queue pairs by each, where this module joins
+    /// adapters and memory of devices.
+    fn over(
+        ports: Vec<Arc<Port>>,
+        queue_pairs: u16,
+        ranks: usize,
+        module: Option<&'static str>,
+    ) -> Result<Self, TransportError> {
         let mut devices: Vec<Arc<port::Opened>> = Vec::new();
         for port in &ports {
             if !devices.iter().any(|device| Arc::ptr_eq(device, port.opened())) {
@@ -159,7 +177,10 @@ impl Verbs {
         let (closed, sessions) = (Closed::new(NAME)?, Sessions::new()?);
         let parts: [Arc<dyn Service>; 3] = [Arc::new(Watch::new(devices)?), closed.clone(), sessions.clone()];
         let service = Arc::new(Attendant::new(parts)?);
-        Ok(Verbs { shared: Arc::new(Shared { domains, lanes, closed, sessions }), ports, service })
+        let registrations = domains.iter().map(Registrations::new).collect();
+        let devices = Devices::new(&domains[0], module);
+        let shared = Arc::new(Shared { domains, registrations, devices, lanes, closed, sessions });
+        Ok(Verbs { shared, ports, service })
     }
 }
 
@@ -172,8 +193,9 @@ impl Transport for Verbs {
         let shared = &self.shared;
         shared.check_fork()?;
         shared.closed.tidy();
+        shared.registrations.iter().for_each(Registrations::tidy);
         let room = (shared.lanes.len(), layout.mailbox_bytes);
-        let own = memory(&shared.domains, room, layout.node, Written::ByPeer)?;
+        let own = mailboxes(&shared.domains, room, layout.node, Written::ByPeer)?;
         let queue = |(port, _): &(usize, bool)| Queue::new(&shared.domains[*port]);
         let queues = shared.lanes.iter().map(queue).collect::<Result<Vec<_>, _>>()?;
         let lanes = shared.lanes.iter().zip(&queues);
@@ -244,7 +266,7 @@ impl Endpoint for VerbsEndpoint {
         }
         let trays = [place.queues.len(), peer.queues.len()];
         let room = (trays[1], peer.mailbox_bytes as usize);
-        let memory = Memory { own, theirs: memory(&shared.domains, room, None, Written::Here)? };
+        let memory = Memory { own, theirs: mailboxes(&shared.domains, room, None, Written::Here)? };
         let mut queues: Vec<Option<Queue>> = queues.into_iter().map(Some).collect();
         let mut lanes = pairs.iter().filter_map(|&[own, other]| {
             let ends = Ends::of([&place, &peer], [own, other], calls);

@@ -12,14 +12,18 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::Poll;
 
-use consort_memory::{Counter, Span, SpanMut};
+use consort_memory::{Counter, HeldRead, Span, SpanMut};
 
 use super::ends::Memory;
-use super::line::{Line, Take};
+use super::line::lent::{Direct, Kept};
+use super::line::{Data, Line, Take};
+use super::memory::{LENT_BYTES_MIN, Staging};
 use super::message::{CARRIED_BYTES, Kind, LANE_BYTES, Message};
+use super::port::Registration;
 use super::{NAME, Shared, events};
 use crate::closed::Closing;
 use crate::counters::raise;
+use crate::device::DeviceLink;
 use crate::mapped::check_bounds;
 use crate::{Capabilities, Connection, CounterKind, PeerState, RemoteRegion, TransportError};
 
@@ -161,12 +165,50 @@ impl One {
             self.memory.theirs.span(at, length).copy_from(bytes);
         }
         let message = says.map(|(kind, value, tag)| {
-            let credit = self.deferred.take();
-            self.credited = credit.map_or(self.credited, |(value, _)| value);
+            let credit = self.take_credit();
             let offset = carried.map_or(0, |(offset, _)| offset as u32);
-            Message { kind, value, tag, credit: credit.unwrap_or_default(), offset, ..Message::default() }
+            Message { kind, value, tag, credit, offset, ..Message::default() }
         });
+        let place = place.map(|(at, length)| Data::Picture(at, length));
         self.line.send(place, message, carried.map(|(_, bytes)| bytes))
+    }
+
+    /// Where a byte of the peer's mailbox is there, and by which key.
+    ///
+    /// # Errors
+    /// [`TransportError::OutOfBounds`].
+    pub(super) fn place(&self, offset: usize, bytes: usize) -> Result<(u64, u32), TransportError> {
+        check_bounds(NAME, offset, bytes, self.peer_mailbox_bytes())?;
+        Ok(self.line.there(self.trays_there + offset))
+    }
+
+    /// Has the device write what is kept until that is over, and says something behind it. The number of the source, if there was room.
+    ///
+    /// # Errors
+    /// As of [`One::send`].
+    pub(super) fn send_direct(
+        &mut self,
+        direct: Direct,
+        kept: Kept,
+        registration: Arc<Registration>,
+        says: Option<(Kind, u64, u64)>,
+    ) -> Result<Option<u64>, TransportError> {
+        self.check()?;
+        if self.line.is_broken() || !self.line.has_room(says.map(|(kind, ..)| kind))? {
+            return Ok(None);
+        }
+        let message = says.map(|(kind, value, tag)| {
+            let credit = self.take_credit();
+            Message { kind, value, tag, credit, ..Message::default() }
+        });
+        self.line.send_direct(direct, kept, registration, message)
+    }
+
+    /// The credit that waits, which is said with what follows.
+    fn take_credit(&mut self) -> (u64, u64) {
+        let credit = self.deferred.take();
+        self.credited = credit.map_or(self.credited, |(value, _)| value);
+        credit.unwrap_or_default()
     }
 
     /// Raises the peer's counter of free slots with what is sent next, or now where it waits for a second time.
@@ -250,23 +292,25 @@ impl Closing for One {
 
 /// An established connection by one queue pair.
 pub(super) struct OneConnection {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     /// None when it is dropped.
-    one: Option<One>,
+    pub(super) one: Option<One>,
+    /// For memory of a device that the adapter does not reach; made when it is first needed.
+    pub(super) staging: Option<Staging>,
 }
 
 impl OneConnection {
     pub(super) fn new(shared: Arc<Shared>, one: One) -> Self {
-        OneConnection { shared, one: Some(one) }
+        OneConnection { shared, one: Some(one), staging: None }
     }
 
-    fn one(&self) -> &One {
+    pub(super) fn one(&self) -> &One {
         self.one.as_ref().expect("there until it is dropped")
     }
 
     /// # Errors
     /// That this is a forked child.
-    fn own(&mut self) -> Result<&mut One, TransportError> {
+    pub(super) fn own(&mut self) -> Result<&mut One, TransportError> {
         let one = self.one.as_mut().expect("there until it is dropped");
         one.line.queue.port().check_fork()?;
         Ok(one)
@@ -325,6 +369,40 @@ impl Connection for OneConnection {
         let filled = self.own()?.send(Some((offset, bytes)), Some((Kind::Ready, value, tag)))?;
         *done = if filled { bytes.len() } else { *done };
         Ok(polled(filled))
+    }
+
+    fn fill_from(
+        &mut self,
+        offset: usize,
+        source: &HeldRead,
+        (value, tag): (u64, u64),
+        done: &mut usize,
+    ) -> Result<Poll<u64>, TransportError> {
+        let large = Some(source).filter(|source| source.len() >= LENT_BYTES_MIN);
+        let Some(registration) = large.and_then(|source| self.shared.registrations[0].of(source)) else {
+            return Ok(self.fill(offset, source.read(), (value, tag), done)?.map(|()| 0));
+        };
+        let one = self.own()?;
+        let from = (source.read().as_ptr() as u64, registration.keys().0);
+        let direct = Direct { from, bytes: source.len(), to: one.place(offset, source.len())? };
+        let kept = Kept::Program(source.clone());
+        let sent = one.send_direct(direct, kept, registration, Some((Kind::Ready, value, tag)))?;
+        Ok(sent.map_or(Poll::Pending, |number| {
+            *done = source.len();
+            Poll::Ready(number)
+        }))
+    }
+
+    fn is_free(&self, number: u64) -> bool {
+        self.one().line.is_source_free(number)
+    }
+
+    fn fence(&mut self) -> Result<(), TransportError> {
+        self.own()?.line.fence()
+    }
+
+    fn device_link(&mut self) -> Option<&mut dyn DeviceLink> {
+        Some(self)
     }
 
     fn signal(&mut self, kind: CounterKind, value: u64, tag: u64) -> Result<Poll<()>, TransportError> {

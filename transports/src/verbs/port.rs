@@ -3,8 +3,10 @@
 //! Invariant: a region is registered for as long as its mapping lives, and the device stays open for as long as anything of it does.
 //! Absent: finding ports, which of several is the best; queues.
 
+use std::ffi::c_int;
 use std::io;
 use std::ops::Deref;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 use consort_memory::{ForkStamp, Mapping, Span, SpanMut};
@@ -15,7 +17,7 @@ use super::choice::Standing;
 use super::events::Events;
 use super::library::Functions;
 use super::options::Travel;
-use super::sys::{ACCESS_LOCAL_WRITE, ACCESS_REMOTE_WRITE, Context, Gid, Mr, Pd};
+use super::sys::{ACCESS_LOCAL_WRITE, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE, Context, Gid, Mr, Pd};
 use crate::{AdapterTrouble, PortName, TransportError};
 
 /// An open device.
@@ -164,12 +166,28 @@ impl Drop for Domain {
 }
 
 /// Who may write to registered memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Written {
     /// The peer, and this process.
     ByPeer,
+    /// The peer, and this process, which also has it read back by its own queue pair.
+    ReadBack,
+    /// The device, for this process.
+    ByDevice,
     /// This process alone.
     Here,
+}
+
+impl Written {
+    /// What the interface calls that.
+    pub(super) fn access(self) -> c_int {
+        match self {
+            Written::ByPeer => ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE,
+            Written::ReadBack => ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE | ACCESS_REMOTE_READ,
+            Written::ByDevice => ACCESS_LOCAL_WRITE,
+            Written::Here => 0,
+        }
+    }
 }
 
 impl Domain {
@@ -184,21 +202,55 @@ impl Domain {
         Ok(Arc::new(Domain { pd, port: Arc::clone(port) }))
     }
 
-    /// Lets the device use memory, which stays until the registration is dropped.
-    fn register(self: &Arc<Self>, memory: SpanMut<'_>, by: Written) -> Result<Registration, TransportError> {
-        let access = match by {
-            Written::ByPeer => ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE,
-            Written::Here => 0,
-        };
-        let (start, bytes) = (memory.as_mut_ptr(), memory.len());
-        // SAFETY: memory of this process, that outlives its registration, as the caller sees to.
+    /// Memory of another owner that the device may use.
+    ///
+    /// # Errors
+    /// The system's.
+    ///
+    /// # Safety
+    /// Where peers may write there, the memory must be another party's to write for as long as the registration lives. What is posted
+    /// by its keys must be mapped meanwhile.
+    pub(super) unsafe fn register_range(
+        self: &Arc<Self>,
+        start: *mut u8,
+        bytes: usize,
+        by: Written,
+    ) -> io::Result<Registration> {
+        let access = by.access();
+        // SAFETY: the port's protection domain; the kernel checks the addresses.
         let mr = unsafe { (self.port.functions.reg_mr)(self.pd, start.cast(), bytes, access) };
-        if !mr.is_null() {
-            return Ok(Registration { mr, domain: Arc::clone(self) });
+        self.registration(mr)
+    }
+
+    /// A DMA buffer of another device, which stands at `start` for this one; none where the library knows no such buffers.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn register_buffer(
+        self: &Arc<Self>,
+        buffer: BorrowedFd<'_>,
+        start: u64,
+        bytes: usize,
+        by: Written,
+    ) -> Option<io::Result<Registration>> {
+        let register = self.port.functions.reg_dmabuf_mr?;
+        // SAFETY: the port's protection domain and an open descriptor; the kernel checks what it is of, and keeps it.
+        let mr = unsafe { register(self.pd, 0, bytes, start, buffer.as_raw_fd(), by.access()) };
+        Some(self.registration(mr))
+    }
+
+    /// What a device gave for memory, or why it did not.
+    fn registration(self: &Arc<Self>, mr: *mut Mr) -> io::Result<Registration> {
+        if mr.is_null() {
+            return Err(io::Error::last_os_error());
         }
-        let source = io::Error::last_os_error();
+        Ok(Registration { mr, domain: Arc::clone(self) })
+    }
+
+    /// Why it could not be, with what to do about that.
+    pub(super) fn unregistered(&self, bytes: usize, source: io::Error) -> TransportError {
         let limit = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(RLIM_INFINITY, |(soft, _)| soft);
-        Err(unregistered(&self.port.device, bytes, limit, source))
+        unregistered(&self.port.device, bytes, limit, source)
     }
 }
 
@@ -216,8 +268,8 @@ fn unregistered(device: &str, needed_bytes: usize, limit_bytes: u64, source: io:
     TransportError::adapter(NAME, AdapterTrouble::LockedMemory { device, needed_bytes, limit_bytes })
 }
 
-/// That the device of a port may use some memory.
-struct Registration {
+/// Memory that a device knows by its keys, whichever owner it has.
+pub(super) struct Registration {
     mr: *mut Mr,
     domain: Arc<Domain>,
 }
@@ -227,13 +279,21 @@ unsafe impl Send for Registration {}
 // SAFETY: the same.
 unsafe impl Sync for Registration {}
 
+impl Registration {
+    /// By which key this side's device may use it, and by which the peer's may.
+    pub(super) fn keys(&self) -> (u32, u32) {
+        // SAFETY: registered until it is dropped.
+        unsafe { ((*self.mr).lkey, (*self.mr).rkey) }
+    }
+}
+
 impl Drop for Registration {
     fn drop(&mut self) {
         let port = &self.domain.port;
         if port.stamp.is_forked_child() {
             return;
         }
-        // SAFETY: registered by this process, and given back once, before the memory goes.
+        // SAFETY: registered by this process, and given back once.
         let code = unsafe { (port.functions.dereg_mr)(self.mr) };
         if code != 0 {
             tracing::warn!(device = port.device, code, "memory of an RDMA device could not be given back");
@@ -262,7 +322,12 @@ impl Region {
         mapping: Mapping,
         by: Written,
     ) -> Result<Arc<Self>, TransportError> {
-        let registered = |domain: &Arc<Domain>| domain.register(mapping.span(0, mapping.bytes()), by);
+        let (start, bytes) = (mapping.span(0, mapping.bytes()).as_mut_ptr(), mapping.bytes());
+        let registered = |domain: &Arc<Domain>| {
+            // SAFETY: a mapping that outlives its registrations (fields of `Region` in this order).
+            let registered = unsafe { domain.register_range(start, bytes, by) };
+            registered.map_err(|source| domain.unregistered(bytes, source))
+        };
         let registrations = domains.iter().map(registered).collect::<Result<_, _>>()?;
         Ok(Arc::new(Region { registrations, mapping }))
     }
@@ -286,8 +351,7 @@ impl Region {
 
     /// By which key the device of one of its ports may use it, and by which that port's peers may.
     pub(super) fn keys(&self, port: usize) -> (u32, u32) {
-        // SAFETY: registered until it is dropped.
-        unsafe { ((*self.registrations[port].mr).lkey, (*self.registrations[port].mr).rkey) }
+        self.registrations[port].keys()
     }
 }
 

@@ -3,6 +3,8 @@
 //! Invariant: work requests are posted from memory that stays until their completion; never blocks. Absent: what is sent, and what a
 //! completion means.
 
+mod read;
+
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::null_mut;
@@ -45,6 +47,8 @@ pub(super) struct Queue {
     /// Receives that are posted, and how often it has begun again.
     receives: u32,
     life: u64,
+    /// The id of the last write that the device has taken.
+    accepted: u64,
 }
 
 // SAFETY: used by one thread at a time (`&mut`), and the library's objects belong to no thread.
@@ -65,6 +69,8 @@ pub(super) struct Write {
     /// Whether there is a completion here.
     pub(super) is_signalled: bool,
     pub(super) id: u64,
+    /// Whether only the device can read it.
+    pub(super) is_direct: bool,
 }
 
 /// Where a peer's queue pair is.
@@ -98,6 +104,7 @@ impl Queue {
             is_due: false,
             receives: 0,
             life: 0,
+            accepted: 0,
             domain: Arc::clone(domain),
         };
         let context = queue.port().context;
@@ -301,7 +308,7 @@ impl Queue {
             }
             let flag = |on: bool, flag: u32| if on { flag } else { 0 };
             request.send_flags = flag(write.is_signalled, sys::SEND_SIGNALED)
-                | flag(write.bytes > 0 && write.bytes <= self.inline_max, SEND_INLINE);
+                | flag(!write.is_direct && write.bytes > 0 && write.bytes <= self.inline_max, SEND_INLINE);
         }
         for at in (1..writes.len()).rev() {
             requests[at - 1].next = &raw mut requests[at];
@@ -312,10 +319,19 @@ impl Queue {
         let mut refused = null_mut();
         let post = self.ops().post_send.ok_or_else(|| Self::lacks("post_send"))?;
         // SAFETY: a chain of requests that live during the call, of memory that stays until they complete.
-        match unsafe { post(self.qp, &raw mut requests[0], &raw mut refused) } {
+        let code = unsafe { post(self.qp, &raw mut requests[0], &raw mut refused) };
+        // SAFETY: null, or one of the chain.
+        let refused = unsafe { refused.as_ref() }.map_or(writes[0].id, |of| of.wr_id);
+        self.accepted = if code == 0 { writes[writes.len() - 1].id } else { refused - 1 };
+        match code {
             0 => Ok(()),
             code => Err(TransportError::system(NAME, "ibv_post_send", io::Error::from_raw_os_error(code))),
         }
+    }
+
+    /// The id of the last write that the device has taken; ids count up.
+    pub(super) fn accepted(&self) -> u64 {
+        self.accepted
     }
 
     /// Room for one more immediate of the peer's.

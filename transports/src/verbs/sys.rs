@@ -60,9 +60,11 @@ pub(super) const QP_DEST_QPN: c_int = 1 << 20;
 /// What a region allows.
 pub(super) const ACCESS_LOCAL_WRITE: c_int = 1;
 pub(super) const ACCESS_REMOTE_WRITE: c_int = 1 << 1;
+pub(super) const ACCESS_REMOTE_READ: c_int = 1 << 2;
 /// Kinds of work requests.
 pub(super) const WR_RDMA_WRITE: u32 = 0;
 pub(super) const WR_RDMA_WRITE_WITH_IMM: u32 = 1;
+pub(super) const WR_RDMA_READ: u32 = 4;
 /// Flags of work requests.
 pub(super) const SEND_SIGNALED: u32 = 1 << 1;
 pub(super) const SEND_INLINE: u32 = 1 << 3;

@@ -158,6 +158,17 @@ impl Sysfs {
             .filter(|name| !name.is_empty())
     }
 
+    /// The kernel module by which an adapter maps memory of NVIDIA's devices, if one is loaded.
+    pub(super) fn peer_memory_module(&self) -> Option<&'static str> {
+        const MODULES: [&str; 2] = ["nvidia_peermem", "nv_peer_mem"];
+        let loaded = fs::read_to_string(self.root.join("proc/modules")).unwrap_or_default();
+        let is_loaded = |name: &&str| {
+            self.root.join(format!("sys/module/{name}")).exists()
+                || loaded.lines().any(|line| line.split(' ').next() == Some(name))
+        };
+        MODULES.into_iter().find(is_loaded)
+    }
+
     /// Whether an interface joins several.
     pub(super) fn is_bond(&self, interface: &str) -> bool {
         self.root.join(format!("{INTERFACES}/{interface}/bonding")).exists()

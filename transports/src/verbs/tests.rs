@@ -8,8 +8,10 @@ use super::*;
 use crate::conformance::{Fixture, Stranger};
 use crate::{CounterKind, FailedCompletion};
 
+mod devices;
 mod events;
 mod lanes;
+mod memory;
 mod ports;
 mod troubles;
 
@@ -28,7 +30,8 @@ fn nothing() -> Sysfs {
 /// A transport over the stand-in's devices of this thread, for a rank anywhere.
 fn transport(options: &RdmaOptions, sysfs: &Sysfs) -> Result<Verbs, TransportError> {
     let (functions, near) = (standin::functions(), &Near::default());
-    Verbs::over(Search { functions, sysfs, options, near }.ports()?, options.queue_pairs, near.ranks)
+    let module = sysfs.peer_memory_module();
+    Verbs::over(Search { functions, sysfs, options, near }.ports()?, options.queue_pairs, near.ranks, module)
 }
 
 impl Fixture for OverPort {
@@ -53,22 +56,41 @@ fn over_a_device() -> Option<Verbs> {
     Verbs::new().ok()
 }
 
-/// The same suite over the first device of this system, such as one of `scripts/rxe`.
+/// Over the first device alone.
+fn over_one_device() -> Option<Verbs> {
+    let all = Verbs::new().ok()?;
+    let first = all.shared.domains[0].port.device.clone();
+    let ports: PortFilter = Arc::new(move |device, _| device == first);
+    Verbs::near(&RdmaOptions { ports, ..RdmaOptions::default() }, &Near::default()).ok()
+}
+
+/// The same suite over the devices of this system, such as those of `scripts/rxe`: over all of them, and over the first alone.
 #[test]
 fn over_the_devices_of_this_system() {
+    suite_over(over_a_device);
+}
+
+#[test]
+fn over_the_devices_one_alone() {
+    suite_over(over_one_device);
+}
+
+fn suite_over(devices: fn() -> Option<Verbs>) {
     use crate::conformance::*;
     if let Err(error) = Verbs::new() {
         println!("SKIP: {error}");
         return;
     }
     type Check = fn(&dyn Fixture);
-    let checks: [(&str, Check); 16] = [
+    let checks: [(&str, Check); 18] = [
         ("puts_land_where_they_should", puts_land_where_they_should),
         ("a_signal_publishes_the_puts_before_it", a_signal_publishes_the_puts_before_it),
         ("a_signal_may_come_while_a_put_is_under_way", a_signal_may_come_while_a_put_is_under_way),
         ("both_directions_flow_at_once", both_directions_flow_at_once),
         ("puts_out_of_bounds_are_refused", puts_out_of_bounds_are_refused),
         ("random_traffic_arrives", random_traffic_arrives),
+        ("fills_from_kept_memory_arrive", fills_from_kept_memory_arrive),
+        ("sources_are_free_after_a_fence", sources_are_free_after_a_fence),
         ("slots_change_hands", slots_change_hands),
         ("names_of_slots_are_checked", names_of_slots_are_checked),
         ("what_was_sent_before_the_end_stays", what_was_sent_before_the_end_stays),
@@ -82,13 +104,31 @@ fn over_the_devices_of_this_system() {
     ];
     for (name, check) in checks {
         let begun = Instant::now();
-        check(&OverPort(over_a_device));
+        check(&OverPort(devices));
         println!("{name}: {:?}", begun.elapsed());
     }
     // Its thousand rounds are long where a device is a program.
     let begun = Instant::now();
-    what_is_sent_by_one_who_goes_at_once_arrives(&OverPort(over_a_device));
+    what_is_sent_by_one_who_goes_at_once_arrives(&OverPort(devices));
     println!("what_is_sent_by_one_who_goes_at_once_arrives: {:?}", begun.elapsed());
+}
+
+/// The churn of registrations over the first device of this system.
+#[test]
+fn over_the_devices_buffers_come_and_go() {
+    match Verbs::new() {
+        Ok(_) => memory::churn_over_a_device(over_one_device),
+        Err(error) => println!("SKIP: {error}"),
+    }
+}
+
+/// The read that flushes, by the first device of this system.
+#[test]
+fn over_the_devices_a_read_flushes() {
+    match Verbs::new() {
+        Ok(_) => memory::flush_by_a_device(over_one_device),
+        Err(error) => println!("SKIP: {error}"),
+    }
 }
 
 /// Both ends of two endpoints; the second one comes later.

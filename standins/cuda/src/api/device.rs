@@ -70,6 +70,8 @@ fn attribute(number: c_int, ordinal: c_int) -> Answer<c_int> {
         111 => SHARED_RESERVED as i32,
         113 => 1,
         115 => 1,
+        // Other devices reach memory; what they have written is there after a flush by the host; DMA buffers.
+        116 | 117 | 124 => 1,
         129 => 1,
         130 => 0,
         131 | 134 => -1,

@@ -17,6 +17,7 @@ fn find(name: &str, version: i32) -> Option<usize> {
         super::context::table(),
         super::copy::table(),
         super::device::table(),
+        super::direct::table(),
         super::event::table(),
         super::ipc::table(),
         super::memory::table(),

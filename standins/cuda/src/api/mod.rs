@@ -7,6 +7,7 @@ pub mod capture;
 pub mod context;
 pub mod copy;
 pub mod device;
+pub mod direct;
 pub mod event;
 pub mod ipc;
 pub mod lookup;

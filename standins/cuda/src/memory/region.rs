@@ -86,8 +86,13 @@ impl Region {
 
     /// The store of the bytes, if they are in a file.
     pub(crate) fn store(&self) -> Option<&Arc<Store>> {
+        self.stored().map(|(store, _)| store)
+    }
+
+    /// The same, and where in the file they begin.
+    pub(crate) fn stored(&self) -> Option<(&Arc<Store>, u64)> {
         match &self.place.bytes {
-            Bytes::Stored(store, _) => Some(store),
+            Bytes::Stored(store, offset) => Some((store, *offset)),
             Bytes::Host(_) => None,
         }
     }

@@ -27,7 +27,7 @@ use consort_memory::Span;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
 use super::ends::{Ends, Memory};
-use super::line::Line;
+use super::line::{Data, Line};
 use super::meeting::Meeting;
 use super::message::{CARRIED_BYTES, Kind, LANE_BYTES, Message};
 use super::port::Domain;
@@ -350,6 +350,7 @@ impl Session {
         let written = (!is_carried).then_some((place, fragment.bytes));
         let Some(line) = self.lanes[at].open() else { return false };
         // A failure is the next look's to find.
+        let written = written.map(|(place, bytes)| Data::Picture(place, bytes));
         line.send(written, Some(message), carried).unwrap_or(false)
     }
 

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_char, c_int};
+use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 
 use super::super::sys::*;
@@ -79,7 +80,15 @@ struct Open {
     /// Events that were taken and not given back.
     unacknowledged: usize,
     refuses_memory: Option<c_int>,
+    refuses_buffers: Option<c_int>,
+    /// Whether none of its queue pairs can be its own peer.
+    refuses_loops: bool,
+    /// The module that finds memory of another device by its addresses.
+    peer_memory: Option<PeerMemory>,
 }
+
+/// A descriptor of the memory of another device that is at these addresses.
+pub(crate) type PeerMemory = fn(u64, usize) -> Option<OwnedFd>;
 
 /// By the addresses of devices and of contexts.
 static DEVICES: Mutex<Option<HashMap<usize, Adapter>>> = Mutex::new(None);
@@ -93,7 +102,7 @@ fn opened<R>(context: *mut Context, run: impl FnOnce(&mut Open) -> R) -> R {
     with(&CONTEXTS, |contexts| run(contexts.get_mut(&(context as usize)).expect("an open device")))
 }
 
-fn fails(error: c_int) {
+pub(super) fn fails(error: c_int) {
     // SAFETY: this thread's number of the last error.
     unsafe { *libc::__errno_location() = error };
 }
@@ -121,6 +130,33 @@ pub(crate) fn unacknowledged(context: *mut Context) -> usize {
 /// An open device registers no more memory, for this reason.
 pub(crate) fn refuse_memory(context: *mut Context, error: c_int) {
     opened(context, |open| open.refuses_memory = Some(error));
+}
+
+/// An open device takes no DMA buffers, for this reason.
+pub(crate) fn refuse_buffers(context: *mut Context, error: c_int) {
+    opened(context, |open| open.refuses_buffers = Some(error));
+}
+
+/// An open device connects no queue pair with itself.
+pub(crate) fn refuse_loops(context: *mut Context) {
+    opened(context, |open| open.refuses_loops = true);
+}
+
+pub(super) fn refuses_loops(context: *mut Context) -> bool {
+    opened(context, |open| open.refuses_loops)
+}
+
+/// Joins an open device and one whose memory it is to reach by its addresses.
+pub(crate) fn join(context: *mut Context, by: PeerMemory) {
+    opened(context, |open| open.peer_memory = Some(by));
+}
+
+pub(super) fn refusal_of_buffers(context: *mut Context) -> Option<c_int> {
+    opened(context, |open| open.refuses_buffers)
+}
+
+pub(super) fn peer_memory(context: *mut Context) -> Option<PeerMemory> {
+    opened(context, |open| open.peer_memory)
 }
 
 pub(super) fn refusal(context: *mut Context) -> Option<c_int> {
@@ -167,7 +203,11 @@ pub(super) unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context
     // It blocks, as the library's does. SAFETY: makes a descriptor.
     context.async_fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
     let context = Box::into_raw(context);
-    let open = Open { adapter, events: VecDeque::new(), unacknowledged: 0, refuses_memory: None };
+    let (events, unacknowledged) = (VecDeque::new(), 0);
+    let (refuses_memory, refuses_buffers, peer_memory) = (None, None, None);
+    let refuses_loops = false;
+    let open =
+        Open { refuses_loops, adapter, events, unacknowledged, refuses_memory, refuses_buffers, peer_memory };
     with(&CONTEXTS, |contexts| contexts.insert(context as usize, open));
     context
 }

@@ -13,9 +13,18 @@ use consort_testing::Random;
 
 use super::library::Functions;
 use super::sys::*;
-pub(super) use adapters::{Adapter, AdapterPort, deafen, raise, refuse_memory, set, unacknowledged};
+pub(super) use adapters::{
+    Adapter, AdapterPort, deafen, join, raise, refuse_buffers, refuse_loops, refuse_memory, set,
+    unacknowledged,
+};
+pub(super) use control::{
+    connected, cut, delay, fill_up, leading_to, object, sends, vanish, was_posted, was_read,
+};
+use regions::Registered;
 
 mod adapters;
+mod control;
+mod regions;
 
 /// Everything that the devices of the process know.
 struct World {
@@ -31,15 +40,8 @@ struct World {
     cut: Vec<Gid>,
     /// Looks that what has come may need at most before it is there.
     delay: usize,
-}
-
-/// What a key stands for.
-#[derive(Clone, Copy)]
-struct Registered {
-    pd: usize,
-    start: usize,
-    bytes: usize,
-    is_writable: bool,
+    /// Where bytes were last read by reads.
+    reads: VecDeque<u64>,
 }
 
 struct QueuePair {
@@ -57,6 +59,10 @@ struct QueuePair {
     unanswered: Option<Instant>,
     /// What was changed of it last, by all changes.
     attr: QpAttr,
+    /// Whether it takes only the first of what it is given next.
+    is_full: bool,
+    /// Where the last that it was given to send lies, and how many bytes each.
+    posted: VecDeque<(usize, usize)>,
 }
 
 impl QueuePair {
@@ -92,6 +98,7 @@ struct Send {
     to: u64,
     rkey: u32,
     immediate: Option<u32>,
+    is_read: bool,
     is_signalled: bool,
 }
 
@@ -99,21 +106,17 @@ struct Send {
 #[derive(Clone)]
 enum Source {
     Inline(Vec<u8>),
-    Memory(usize, usize),
+    Memory(Sge),
 }
 
-impl Source {
-    fn bytes(&self) -> Vec<u8> {
-        match self {
-            Source::Inline(bytes) => bytes.clone(),
-            Source::Memory(start, bytes) => {
-                // SAFETY: registered memory, which stays until the completion of what is sent.
-                unsafe { std::slice::from_raw_parts(*start as *const u8, *bytes) }.to_vec()
-            }
-        }
-    }
+/// What is at a view of registered memory.
+fn bytes_at(view: usize, bytes: usize) -> Vec<u8> {
+    // SAFETY: registered memory, which stays until the completion of what is sent.
+    unsafe { std::slice::from_raw_parts(view as *const u8, bytes) }.to_vec()
 }
 
+/// How many places of what was sent a queue pair remembers.
+const POSTED: usize = 64;
 /// How long a send may be unanswered.
 const PATIENCE: Duration = Duration::from_millis(700);
 
@@ -141,6 +144,7 @@ fn with<R>(run: impl FnOnce(&mut World) -> R) -> R {
             next: 100,
             cut: Vec::new(),
             delay: 3,
+            reads: VecDeque::new(),
         }
     }))
 }
@@ -231,6 +235,27 @@ impl World {
         receives.into_iter().for_each(|id| self.complete(recv_cq, flushed(id)));
     }
 
+    /// The bytes of a piece of memory, by its key.
+    fn read(&self, pd: usize, sge: &Sge) -> Option<Vec<u8>> {
+        let region = self.regions.get(&sge.lkey).filter(|region| region.pd == pd)?;
+        region.view_of(sge.addr, sge.length as usize).map(|view| bytes_at(view, sge.length as usize))
+    }
+
+    /// Carries out a read of memory of a domain into memory of the same; its status.
+    fn read_back(&mut self, pd: usize, send: &Send) -> u32 {
+        let Source::Memory(sge) = &send.source else { return 1 };
+        let bytes = sge.length as usize;
+        let region = |key| self.regions.get(key).filter(|region| region.pd == pd);
+        let from = region(&send.rkey).filter(|of| of.is_readable).and_then(|of| of.view_of(send.to, bytes));
+        let into = region(&sge.lkey).and_then(|of| of.view_of(sge.addr, bytes));
+        let (Some(from), Some(into)) = (from, into) else { return 10 };
+        // SAFETY: inside of regions that are registered, as was seen, and so mapped.
+        unsafe { std::ptr::copy(from as *const u8, into as *mut u8, bytes) };
+        self.reads.push_back(send.to);
+        self.reads.drain(..self.reads.len().saturating_sub(POSTED));
+        0
+    }
+
     /// Carries out a send; its status, or none where the peer does not answer.
     fn carry(&mut self, from: u32, to: u32, send: &Send) -> Option<u32> {
         let peer = self
@@ -247,15 +272,24 @@ impl World {
             _ => return None,
         }
         let (object, pd) = (peer.object as *mut Qp, peer.pd);
-        let bytes = send.source.bytes();
-        let region = self.regions.get(&send.rkey).copied().filter(|of| of.pd == pd && of.is_writable);
-        let end = send.to.checked_add(bytes.len() as u64);
-        let fits = region.is_some_and(|Registered { start, bytes: length, .. }| {
-            send.to >= start as u64 && end.is_some_and(|end| end <= (start + length) as u64)
-        });
-        if !fits && !bytes.is_empty() {
-            return Some(10);
+        if send.is_read {
+            let status = self.read_back(pd, send);
+            self.queues.get_mut(&to)?.expected += 1;
+            return Some(status);
         }
+        let bytes = match &send.source {
+            Source::Inline(bytes) => bytes.clone(),
+            Source::Memory(sge) => match self.read(self.queues[&from].pd, sge) {
+                Some(bytes) => bytes,
+                None => return Some(4),
+            },
+        };
+        let region = self.regions.get(&send.rkey).filter(|of| of.pd == pd && of.is_writable);
+        let view = match region.and_then(|region| region.view_of(send.to, bytes.len())) {
+            Some(view) => view,
+            None if bytes.is_empty() => 0,
+            None => return Some(10),
+        };
         // In pieces, in any order.
         let mut pieces: Vec<usize> = (0..bytes.len()).step_by(8).collect();
         for at in (1..pieces.len().min(64)).rev() {
@@ -264,9 +298,7 @@ impl World {
         for at in pieces {
             let piece = &bytes[at..(at + 8).min(bytes.len())];
             // SAFETY: inside of a region that is registered, as was seen, and so mapped.
-            unsafe {
-                std::ptr::copy_nonoverlapping(piece.as_ptr(), (send.to as usize + at) as *mut u8, piece.len())
-            };
+            unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), (view + at) as *mut u8, piece.len()) };
         }
         self.queues.get_mut(&to)?.expected += 1;
         if let Some(imm_data) = send.immediate {
@@ -292,31 +324,6 @@ unsafe extern "C" fn alloc_pd(context: *mut Context) -> *mut Pd {
 unsafe extern "C" fn dealloc_pd(pd: *mut Pd) -> c_int {
     // SAFETY: made above, and given back once.
     drop(unsafe { Box::from_raw(pd) });
-    0
-}
-
-unsafe extern "C" fn reg_mr(pd: *mut Pd, addr: *mut c_void, length: usize, access: c_int) -> *mut Mr {
-    // SAFETY: a domain of this stand-in.
-    if let Some(error) = adapters::refusal(unsafe { (*pd).context }) {
-        // SAFETY: this thread's number of the last error.
-        unsafe { *libc::__errno_location() = error };
-        return std::ptr::null_mut();
-    }
-    with(|world| {
-        let key = world.fresh();
-        let is_writable = access & ACCESS_REMOTE_WRITE != 0;
-        let region = Registered { pd: pd as usize, start: addr as usize, bytes: length, is_writable };
-        world.regions.insert(key, region);
-        // SAFETY: a domain of this stand-in.
-        let context = unsafe { (*pd).context };
-        Box::into_raw(Box::new(Mr { context, pd, addr, length, handle: 0, lkey: key, rkey: key }))
-    })
-}
-
-unsafe extern "C" fn dereg_mr(mr: *mut Mr) -> c_int {
-    // SAFETY: made above, and given back once.
-    let mr = unsafe { Box::from_raw(mr) };
-    with(|world| world.regions.remove(&mr.rkey));
     0
 }
 
@@ -386,6 +393,8 @@ unsafe extern "C" fn create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
             receives: VecDeque::new(),
             unanswered: None,
             attr: QpAttr::default(),
+            posted: VecDeque::new(),
+            is_full: false,
         };
         world.queues.insert(number, state);
         object
@@ -394,7 +403,10 @@ unsafe extern "C" fn create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
 
 unsafe extern "C" fn modify_qp(qp: *mut Qp, attr: *mut QpAttr, what: c_int) -> c_int {
     // SAFETY: a queue pair of this stand-in, and what the caller gave.
-    let (number, attr) = unsafe { ((*qp).qp_num, *attr) };
+    let (number, attr, context) = unsafe { ((*qp).qp_num, *attr, (*qp).context) };
+    if what & QP_DEST_QPN != 0 && attr.dest_qp_num == number && adapters::refuses_loops(context) {
+        return libc::EINVAL;
+    }
     with(|world| {
         let Some(of) = world.queues.get_mut(&number) else { return libc::EINVAL };
         if attr.qp_state == QPS_ERR {
@@ -473,23 +485,32 @@ unsafe extern "C" fn req_notify_cq(cq: *mut Cq, _: c_int) -> c_int {
     })
 }
 
-unsafe extern "C" fn post_send(qp: *mut Qp, mut request: *mut SendWr, _: *mut *mut SendWr) -> c_int {
+unsafe extern "C" fn post_send(qp: *mut Qp, mut request: *mut SendWr, refused: *mut *mut SendWr) -> c_int {
     // SAFETY: a queue pair of this stand-in.
     let number = unsafe { (*qp).qp_num };
     with(|world| {
         while !request.is_null() {
             // SAFETY: a chain of requests that the caller keeps during the call.
             let of = unsafe { &*request };
-            let mut source = Source::Inline(Vec::new());
-            if of.num_sge == 1 {
-                // SAFETY: the one piece that is said.
-                let sge = unsafe { *of.sg_list };
-                source = Source::Memory(sge.addr as usize, sge.length as usize);
-            }
-            if of.send_flags & SEND_INLINE != 0 {
-                source = Source::Inline(source.bytes());
-            }
+            // SAFETY: the one piece that is said.
+            let sge = if of.num_sge == 1 { Some(unsafe { *of.sg_list }) } else { None };
+            let source = match sge {
+                // The program may change them when this returns, and they need no key.
+                Some(sge) if of.send_flags & SEND_INLINE != 0 => {
+                    Source::Inline(bytes_at(sge.addr as usize, sge.length as usize))
+                }
+                Some(sge) => Source::Memory(sge),
+                None => Source::Inline(Vec::new()),
+            };
             let Some(queue) = world.queues.get_mut(&number) else { return libc::EINVAL };
+            request = of.next;
+            if queue.state == QPS_ERR {
+                // SAFETY: a queue pair of this stand-in.
+                let cq = unsafe { (*qp).send_cq } as usize;
+                let (wr_id, status) = (of.wr_id, super::status::FLUSHED);
+                world.complete(cq, Wc { wr_id, status, qp_num: number, ..Wc::default() });
+                continue;
+            }
             let send = Send {
                 id: of.wr_id,
                 packet: queue.next,
@@ -497,11 +518,18 @@ unsafe extern "C" fn post_send(qp: *mut Qp, mut request: *mut SendWr, _: *mut *m
                 to: of.remote_addr,
                 rkey: of.rkey,
                 immediate: (of.opcode == WR_RDMA_WRITE_WITH_IMM).then_some(of.imm_data),
+                is_read: of.opcode == WR_RDMA_READ,
                 is_signalled: of.send_flags & SEND_SIGNALED != 0,
             };
             queue.next += 1;
             queue.sends.push_back(send);
-            request = of.next;
+            queue.posted.extend(sge.map(|sge| (sge.addr as usize, sge.length as usize)));
+            queue.posted.drain(..queue.posted.len().saturating_sub(POSTED));
+            if std::mem::take(&mut queue.is_full) {
+                // SAFETY: the caller's room for an address.
+                unsafe { *refused = request };
+                return libc::ENOMEM;
+            }
         }
         0
     })
@@ -517,46 +545,6 @@ unsafe extern "C" fn post_recv(qp: *mut Qp, request: *mut RecvWr, _: *mut *mut R
     })
 }
 
-/// The queue pair of this number is there no longer, as after the end of its process.
-pub(super) fn vanish(number: u32) {
-    with(|world| world.queues.get_mut(&number).expect("a queue pair").peer = 0);
-}
-
-/// The port of this address carries nothing from now on, or does again.
-pub(super) fn cut(gid: Gid, is_cut: bool) {
-    with(|world| {
-        world.cut.retain(|of| *of != gid);
-        world.cut.extend(is_cut.then_some(gid));
-    });
-}
-
-/// What comes is there after this many looks at most.
-pub(super) fn delay(looks: usize) {
-    with(|world| world.delay = looks);
-}
-
-/// The address of a queue pair, as events have it.
-pub(super) fn object(number: u32) -> u64 {
-    with(|world| world.queues[&number].object as u64)
-}
-
-/// How a queue pair was last connected: the way to its peer, and what of the connection was chosen.
-pub(super) fn connected(number: u32) -> QpAttr {
-    with(|world| world.queues[&number].attr)
-}
-
-/// The queue pairs whose peers are at this address, and how many packets one of them has sent.
-pub(super) fn leading_to(gid: Gid) -> Vec<u32> {
-    with(|world| {
-        let leads = |of: &&QueuePair| of.attr.ah_attr.grh.dgid == gid;
-        world.queues.iter().filter(|(_, of)| leads(of)).map(|(number, _)| *number).collect()
-    })
-}
-
-pub(super) fn sends(number: u32) -> u32 {
-    with(|world| world.queues[&number].next)
-}
-
 /// The stand-in's functions.
 pub(super) fn functions() -> Functions {
     Functions {
@@ -568,8 +556,8 @@ pub(super) fn functions() -> Functions {
         query_gid: adapters::query_gid,
         alloc_pd,
         dealloc_pd,
-        reg_mr,
-        dereg_mr,
+        reg_mr: regions::reg_mr,
+        dereg_mr: regions::dereg_mr,
         create_comp_channel,
         destroy_comp_channel,
         create_cq,
@@ -583,10 +571,11 @@ pub(super) fn functions() -> Functions {
         ack_async_event: adapters::ack_async_event,
         wc_status_str,
         query_gid_ex: Some(adapters::query_gid_ex),
+        reg_dmabuf_mr: Some(regions::reg_dmabuf_mr),
     }
 }
 
-/// The same of an older library, which does not say of what version an address is.
+/// The same of an older library, which does not say of what version an address is, and knows no DMA buffers.
 pub(super) fn older() -> Functions {
-    Functions { query_gid_ex: None, ..functions() }
+    Functions { query_gid_ex: None, reg_dmabuf_mr: None, ..functions() }
 }

@@ -26,8 +26,13 @@ fn is_readable(service: &dyn Service) -> bool {
 
 /// The texts of the warnings of what runs within.
 fn warnings(run: impl FnOnce()) -> Vec<String> {
-    #[derive(Clone, Default)]
-    struct Texts(Arc<Mutex<Vec<String>>>);
+    said(tracing::Level::WARN, run)
+}
+
+/// What is said of this level by what runs within.
+pub(super) fn said(level: tracing::Level, run: impl FnOnce()) -> Vec<String> {
+    #[derive(Clone)]
+    struct Texts(Arc<Mutex<Vec<String>>>, tracing::Level);
 
     impl tracing::field::Visit for Texts {
         fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
@@ -37,7 +42,7 @@ fn warnings(run: impl FnOnce()) -> Vec<String> {
 
     impl tracing::Subscriber for Texts {
         fn enabled(&self, of: &tracing::Metadata<'_>) -> bool {
-            *of.level() == tracing::Level::WARN
+            *of.level() == self.1
         }
         fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
             tracing::span::Id::from_u64(1)
@@ -52,7 +57,7 @@ fn warnings(run: impl FnOnce()) -> Vec<String> {
         fn exit(&self, _: &tracing::span::Id) {}
     }
 
-    let texts = Texts::default();
+    let texts = Texts(Arc::default(), level);
     tracing::subscriber::with_default(texts.clone(), run);
     std::mem::take(&mut *lock(&texts.0))
 }

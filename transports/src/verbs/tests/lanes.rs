@@ -22,7 +22,7 @@ fn over(host: u8, rails: u8, queue_pairs: u16) -> Verbs {
     let options = RdmaOptions { queue_pairs, ..RdmaOptions::default() };
     let (functions, near) = (standin::functions(), &Near { ranks: 1, ..Near::default() });
     let search = Search { functions, sysfs: &nothing(), options: &options, near };
-    Verbs::over(search.ports().expect("ports"), queue_pairs, 1).expect("a transport")
+    Verbs::over(search.ports().expect("ports"), queue_pairs, 1, None).expect("a transport")
 }
 
 pub(super) fn over_two_adapters() -> Option<Verbs> {

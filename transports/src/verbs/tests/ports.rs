@@ -75,7 +75,7 @@ fn every_active_port_of_every_device_is_found_and_the_fastest_is_first() {
     let ports = search.ports().expect("ports");
     assert!(Arc::ptr_eq(ports[1].opened(), ports[2].opened()));
     assert_eq!((ports[0].reach.lid, ports[0].reach.mtu, ports[0].reach.is_ethernet), (7, 5, false));
-    assert_eq!(Verbs::over(ports, 1, 1).expect("a transport").ports()[0], "port 1 of mlx5_2 (fe80::7)");
+    assert_eq!(Verbs::over(ports, 1, 1, None).expect("a transport").ports()[0], "port 1 of mlx5_2 (fe80::7)");
 }
 
 #[test]

@@ -1,0 +1,123 @@
+//! Memory of programs and of devices that an adapter uses where it is.
+//!
+//! ```text
+//! cache    which registrations are kept, found by allocation and range
+//! device   which way the adapter reaches memory of a device        link   what is sent of it, and exposed
+//! flush    of what the adapter has written there, by a read
+//! ```
+//!
+//! Memory of the host is known by its area (`consort_memory::areas`): the library knows when memory of `ncclMemAlloc`, of
+//! `consort::alloc` and of `ncclCommRegister` goes. Other memory of programs is not registered: nothing would say that it was freed.
+//!
+//! Invariant: memory is looked up by its allocation at each use, and memory of the host is registered for no peer to write. Absent: what is sent from it
+//! (`line::lent`).
+
+mod cache;
+mod device;
+mod flush;
+mod link;
+
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use consort_memory::{HeldRead, areas};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+use nix::unistd::{SysconfVar, sysconf};
+
+use self::cache::{Cache, Limits, Owner};
+pub(super) use self::device::Devices;
+#[cfg(test)]
+pub(super) use self::flush::Flush;
+pub(super) use self::link::Staging;
+use super::lock;
+use super::port::{Domain, Registration, Written};
+
+/// Bytes below which a fill is copied wherever it lies: looking its registration up, and keeping it, costs as much.
+pub(super) const LENT_BYTES_MIN: usize = 1024;
+/// Registrations of a transport, at most: the table of keys of an adapter has room for many times as many.
+const ENTRIES_MAX: usize = 1024;
+
+/// The memory of programs that one protection domain knows.
+pub(super) struct Registrations {
+    domain: Arc<Domain>,
+    state: Mutex<State>,
+}
+
+struct State {
+    cache: Cache<Registration>,
+    /// The state of the process's areas when it was last seen that all entries are of such as are there.
+    epoch: u64,
+}
+
+/// A quarter of the machine's memory, and half of what this process may lock: mailboxes need the rest.
+fn bytes_max() -> usize {
+    let number = |of| sysconf(of).ok().flatten().and_then(|number| usize::try_from(number).ok());
+    let pages = number(SysconfVar::_PHYS_PAGES).unwrap_or(0);
+    let quarter = pages / 4 * number(SysconfVar::PAGE_SIZE).unwrap_or(4096);
+    match getrlimit(Resource::RLIMIT_MEMLOCK) {
+        Ok((limit, _)) if limit != RLIM_INFINITY => quarter.min(usize::try_from(limit / 2).unwrap_or(0)),
+        _ => quarter,
+    }
+}
+
+impl Registrations {
+    pub(super) fn new(domain: &Arc<Domain>) -> Self {
+        let cache = Cache::new(Limits { entries: ENTRIES_MAX, bytes: bytes_max() });
+        Registrations { domain: Arc::clone(domain), state: Mutex::new(State { cache, epoch: 0 }) }
+    }
+
+    /// How this domain's device reads memory of a program; none where that has to be copied.
+    pub(super) fn of(&self, source: &HeldRead) -> Option<Arc<Registration>> {
+        let (start, bytes) = (source.read().as_ptr() as usize, source.len());
+        let mut state = lock(&self.state);
+        state.tidy();
+        let area = areas::find(start, bytes)?;
+        let (asked, whole) = (start..start + bytes, area.start()..area.start() + area.bytes());
+        state.cache.registered((Owner::Host(area.key()), Written::Here), &asked, &whole, |range| {
+            // SAFETY: no peer may write there. The source is kept by its holder while it is read.
+            unsafe { self.domain.register_range(range.start as *mut u8, range.len(), Written::Here) }
+        })
+    }
+
+    /// How it reaches memory of a device, by its buffer id; none where it does not.
+    fn of_device(
+        &self,
+        id: u64,
+        by: Written,
+        asked: &Range<usize>,
+        whole: &Range<usize>,
+        register: impl FnMut(Range<usize>) -> io::Result<Registration>,
+    ) -> Option<Arc<Registration>> {
+        lock(&self.state).cache.registered((Owner::Device(id), by), asked, whole, register)
+    }
+
+    /// Gives back what is of memory that was freed, and is not being read.
+    pub(super) fn tidy(&self) {
+        lock(&self.state).tidy();
+    }
+
+    /// Registrations that are kept, and bytes that they lock.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> (usize, usize) {
+        lock(&self.state).cache.held()
+    }
+}
+
+impl State {
+    fn tidy(&mut self) {
+        let now = areas::epoch();
+        if self.epoch != now && self.cache.keep(is_there) {
+            self.epoch = now;
+        }
+    }
+}
+
+/// Whether the allocation is still there that has or had this address.
+fn is_there(of: Owner, address: usize) -> bool {
+    match of {
+        Owner::Host(key) => areas::find(address, 1).is_some_and(|area| area.key() == key),
+        // Nothing says that memory of devices was freed; its id is asked for at each use.
+        Owner::Device(_) => true,
+    }
+}
