@@ -6,7 +6,7 @@
 //! choice, gid    which port, and by which address           options what is asked of both
 //! queue          a queue pair                               status  what went wrong, in words
 //! message        what two ends say to each other            line    one end: what it sends and hears
-//! events         what a device says of itself
+//! events         what a device says of itself            rated   what is known of ports without a connection
 //! ```
 //!
 //! Each side makes a queue pair and its memory, and its address says where they are. Both connect when they know the other's; one of
@@ -25,6 +25,7 @@ mod message;
 mod options;
 mod port;
 mod queue;
+mod rated;
 mod search;
 #[cfg(test)]
 mod standin;
@@ -52,6 +53,7 @@ use message::{Kind, Place, TRAY_BYTES, first_packet};
 pub use options::{Addresses, PortFilter, RdmaOptions, Travel};
 use port::{Domain, Port, Region, Written};
 use queue::{Peer, Queue};
+pub use rated::RatedPort;
 use search::Search;
 use sysfs::Sysfs;
 

@@ -1,0 +1,90 @@
+//! What is known of ports without a connection over them: for prices, and for people.
+//!
+//! Invariant: devices are looked at, and given back. Absent: which ports a rank takes in its turn, and what passes over them.
+
+use std::sync::Arc;
+
+use super::choice::Near;
+use super::port::Port;
+use super::search::Search;
+use super::sysfs::Sysfs;
+use super::{NAME, RdmaOptions, Verbs, library};
+use crate::TransportError;
+
+/// A port that can be used.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RatedPort {
+    /// Its device, as `mlx5_0`.
+    pub device: String,
+    /// Its number on the device, from 1 on.
+    pub number: u8,
+    /// Megabits a second in each direction as its link says; 0 where it does not.
+    pub speed_mbit_s: u64,
+    /// Where its address is in the port's table.
+    pub gid_index: u8,
+    /// The address by which it sends.
+    pub gid: String,
+    /// Whether its link is Ethernet: RoCE.
+    pub is_ethernet: bool,
+    /// Whether it is as near and as fast as the first: ranks in one place take turns among these.
+    pub is_best: bool,
+}
+
+impl RatedPort {
+    /// Ports in the order in which a rank takes them.
+    fn of(ports: &[Arc<Port>]) -> Vec<Self> {
+        let rank = |port: &Port| (port.standing.distance, port.standing.speed_mbit_s);
+        let rated = |port: &Arc<Port>| RatedPort {
+            device: port.device.clone(),
+            number: port.number,
+            speed_mbit_s: port.standing.speed_mbit_s,
+            gid_index: port.reach.gid_index,
+            gid: port.reach.gid.to_string(),
+            is_ethernet: port.reach.is_ethernet,
+            is_best: rank(port) == rank(&ports[0]),
+        };
+        ports.iter().map(rated).collect()
+    }
+}
+
+impl Verbs {
+    /// The ports of this system that a rank in this place may use, in the order in which it takes them; at least one.
+    ///
+    /// # Errors
+    /// As of [`Verbs::near`].
+    pub fn rated(options: &RdmaOptions, near: &Near) -> Result<Vec<RatedPort>, TransportError> {
+        let functions = library::functions().map_err(|trouble| TransportError::adapter(NAME, trouble))?;
+        let sysfs = &Sysfs::system();
+        Ok(RatedPort::of(&Search { functions, sysfs, options, near }.ports()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::standin::{self, Adapter, AdapterPort, set};
+    use super::*;
+
+    #[test]
+    fn ports_as_fast_as_the_first_are_best_and_slower_ones_are_not() {
+        let at = |last| AdapterPort::ethernet([10, 0, 0, last]);
+        let mut slow = at(4);
+        slow.attr.active_speed = 4;
+        set(vec![Adapter::new("mlx5_0", vec![slow, at(2)]), Adapter::new("mlx5_1", vec![at(3)])]);
+        let rated = |turn| {
+            let (options, near) = (RdmaOptions::default(), Near { turn, ..Near::default() });
+            let sysfs = Sysfs::below("/nowhere", None);
+            let search =
+                Search { functions: standin::functions(), sysfs: &sysfs, options: &options, near: &near };
+            RatedPort::of(&search.ports().expect("ports"))
+        };
+        let first = rated(0);
+        let said: Vec<(String, u8, bool)> =
+            first.iter().map(|port| (port.device.clone(), port.number, port.is_best)).collect();
+        let expected = [("mlx5_0", 2, true), ("mlx5_1", 1, true), ("mlx5_0", 1, false)];
+        assert_eq!(said, expected.map(|(device, number, is_best)| (device.to_owned(), number, is_best)));
+        assert!(first[0].speed_mbit_s > first[2].speed_mbit_s && first[0].is_ethernet);
+        assert!(first[0].gid.contains("10.0.0.2"), "{}", first[0].gid);
+        // What a rank in its second turn takes first is the second of those that the first one has.
+        assert_eq!(rated(1)[0], first[1]);
+    }
+}
