@@ -8,6 +8,7 @@ mod alone;
 mod exclusion;
 mod graph;
 mod limit;
+mod links;
 mod near;
 mod price;
 mod rails;
@@ -36,6 +37,7 @@ use consort_settings::options::{SLOT_BYTES_MIN, SLOTS, Settings, TransportChoice
 use consort_types::call::Call;
 use consort_types::error::{Error, Result};
 pub(super) use limit::measured_by;
+pub use links::Connections;
 pub(crate) use slots::{
     FAR_SLOT_BYTES_MAX, FAR_WIDE_SLOT_BYTES_MAX, HOST_SLOT_BYTES_MAX, MESSAGE_SLICE_BYTES,
     WIDE_SLOT_BYTES_MAX,

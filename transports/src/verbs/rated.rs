@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use super::choice::Near;
+use super::message::TRAY_BYTES;
 use super::port::Port;
 use super::search::Search;
 use super::sysfs::Sysfs;
@@ -48,6 +49,12 @@ impl RatedPort {
 }
 
 impl Verbs {
+    /// Bytes that each side of a connection registers, and so pins, for mailboxes of this length: the mailbox that the peer writes to, and the
+    /// picture of the peer's from which it is written, each behind a tray.
+    pub const fn registered_bytes(mailbox_bytes: u64) -> u64 {
+        2 * (mailbox_bytes + TRAY_BYTES as u64)
+    }
+
     /// The ports of this system that a rank in this place may use, in the order in which it takes them; at least one.
     ///
     /// # Errors
@@ -63,6 +70,21 @@ impl Verbs {
 mod tests {
     use super::super::standin::{self, Adapter, AdapterPort, set};
     use super::*;
+    use crate::{Layout, Transport};
+    use std::time::Duration;
+
+    #[test]
+    fn what_a_connection_registers_is_its_mailbox_and_what_it_keeps_beside_it() {
+        let (options, near) = (RdmaOptions::default(), Near::default());
+        let sysfs = Sysfs::below("/nowhere", None);
+        let search =
+            Search { functions: standin::functions(), sysfs: &sysfs, options: &options, near: &near };
+        let verbs = Verbs::over(search.ports().expect("ports")).expect("a transport");
+        let ends = [true, false].map(|calls| verbs.endpoint(Layout::new(5000).calling(calls)).expect("one"));
+        let connection = &super::super::tests::meet(ends, Duration::ZERO)[0];
+        let kept = connection.mailbox().len() + connection.kept_bytes();
+        assert_eq!(Verbs::registered_bytes(5000), kept as u64);
+    }
 
     #[test]
     fn ports_as_fast_as_the_first_are_best_and_slower_ones_are_not() {
