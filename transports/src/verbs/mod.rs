@@ -22,6 +22,8 @@ mod gid;
 mod library;
 mod line;
 mod message;
+#[cfg(test)]
+mod null;
 mod options;
 mod port;
 mod queue;
