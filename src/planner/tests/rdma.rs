@@ -11,9 +11,12 @@ use crate::planner::{Machine, Planning};
 use consort_control::bootstrap::{AdapterPort, Member};
 use consort_settings::options::TransportChoice;
 
+/// Ports with their marks and megabits a second.
+type Ports<'a> = &'a [(u32, u32)];
+
 /// What each rank of a table says: its host, its memory node, and the ports among which it takes turns, with their megabits a second.
-fn table(ranks: &[(u8, u32, &[(u32, u32)])]) -> Vec<Member> {
-    let of = |(host, node, ports): &(u8, u32, &[(u32, u32)])| {
+fn table(ranks: &[(u8, u32, Ports<'_>)]) -> Vec<Member> {
+    let of = |(host, node, ports): &(u8, u32, Ports<'_>)| {
         let mut member = super::far::member(*host, 25_000, 20);
         member.place.node = Some(*node);
         member.ports = ports.iter().map(|&(mark, mbits)| AdapterPort { mark, mbits }).collect();
@@ -25,7 +28,7 @@ fn table(ranks: &[(u8, u32, &[(u32, u32)])]) -> Vec<Member> {
 /// Hosts of eight ranks, each with a port of its own.
 fn boxes(hosts: u8, mbits: u32) -> Vec<Member> {
     let ports: Vec<(u32, u32)> = (0..8).map(|mark| (mark, mbits)).collect();
-    let ranks: Vec<(u8, u32, &[(u32, u32)])> =
+    let ranks: Vec<(u8, u32, Ports<'_>)> =
         (0..hosts).flat_map(|host| (0..8).map(move |_| (host, 0))).map(|(h, n)| (h, n, &ports[..])).collect();
     table(&ranks)
 }
@@ -41,8 +44,8 @@ fn by(transport: TransportChoice, table: &[Member]) -> Planning {
 
 #[test]
 fn ranks_take_ports_in_their_turn_and_those_of_one_port_share_it() {
-    let two: &[(u32, u32)] = &[(7, 100_000), (9, 100_000)];
-    let one: &[(u32, u32)] = &[(7, 400_000)];
+    let two: Ports<'_> = &[(7, 100_000), (9, 100_000)];
+    let one: Ports<'_> = &[(7, 400_000)];
     let all = table(&[(0, 0, two), (0, 1, two), (0, 0, two), (0, 0, two), (1, 0, one), (1, 0, &[])]);
     let ports = machine(&all).ports;
     let numbers: Vec<u32> = ports.iter().map(|port| port.number).collect();
@@ -73,8 +76,8 @@ fn a_price_falls_with_the_speed_of_ports_and_with_how_few_ranks_share_one() {
     // From there on the copies of cores are the limit, and no port makes them dearer.
     let most = [100_000, 400_000].map(|mbits| price(&boxes(2, mbits)));
     assert!(prices[3] > most[0] && most[0] >= most[1], "{prices:?} {most:?}");
-    let shared = |ports: &[(u32, u32)]| {
-        let ranks: Vec<(u8, u32, &[(u32, u32)])> = (0..16).map(|rank| (rank / 8, 0, ports)).collect();
+    let shared = |ports: Ports<'_>| {
+        let ranks: Vec<(u8, u32, Ports<'_>)> = (0..16).map(|rank| (rank / 8, 0, ports)).collect();
         price(&table(&ranks))
     };
     let (one, four) = (shared(&[(0, 10_000)]), shared(&[0, 1, 2, 3].map(|mark| (mark, 10_000))));
@@ -86,8 +89,8 @@ fn a_price_falls_with_the_speed_of_ports_and_with_how_few_ranks_share_one() {
 
 #[test]
 fn the_slowest_port_is_in_the_price_of_what_passes_it_alone() {
-    let fast: &[(u32, u32)] = &[(0, 400_000)];
-    let slow: &[(u32, u32)] = &[(0, 1_000)];
+    let fast: Ports<'_> = &[(0, 400_000)];
+    let slow: Ports<'_> = &[(0, 1_000)];
     let of = |third| table(&[(0, 0, fast), (1, 0, fast), (2, 0, third), (3, 0, fast)]);
     let price = |table: &[Member], algorithm| {
         by(TransportChoice::Verbs, table).price(algorithm, Collective::AllReduce, 64 << 20)
@@ -104,7 +107,7 @@ fn the_slowest_port_is_in_the_price_of_what_passes_it_alone() {
 
 #[test]
 fn ranks_whose_ports_differ_plan_alike() {
-    let (fast, slow): (&[(u32, u32)], &[(u32, u32)]) = (&[(3, 400_000), (4, 400_000)], &[(5, 25_000)]);
+    let (fast, slow): (Ports<'_>, Ports<'_>) = (&[(3, 400_000), (4, 400_000)], &[(5, 25_000)]);
     let all = table(&[(0, 0, fast), (0, 0, fast), (1, 0, slow), (1, 0, slow), (2, 1, &[])]);
     // Every rank has the table, and nothing of its own.
     let planned = || {
