@@ -35,7 +35,7 @@ pub(crate) fn options(rdma: &Rdma) -> RdmaOptions {
     }
 }
 
-/// Where a rank with this GPU is, for the choice of its ports, after so many others that are as near to them.
+/// Where a rank with this GPU is, for the choice of its ports, after this number of others that are as near to them.
 pub(super) fn near(gpu: Option<BusId>, place: &Place, turn: usize) -> Near {
     Near { device: gpu.map(|gpu| gpu.to_string()), node: place.node, turn }
 }

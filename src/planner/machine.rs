@@ -30,7 +30,7 @@ pub(crate) enum Between {
 }
 
 impl Between {
-    /// Whether it is messages, each of which costs its ends time.
+    /// Whether it is messages, and each costs its ends time.
     pub(crate) fn is_messages(self) -> bool {
         self != Between::Memory
     }

@@ -43,7 +43,7 @@ pub fn rdma(hosts: u32, ranks_per_host: u32) -> Topology {
     rdma_hosts(&host_of, &ports, &[], 1)
 }
 
-/// Ranks of these hosts (`host_of`, counted from 0 without gaps) at these ports, `turns` of which take turns on each core. Between a host
+/// Ranks of these hosts (`host_of`, counted from 0 without gaps) at these ports; `turns` ranks take turns on each core. Between a host
 /// and the middle of the network a message takes `far_ns` nanoseconds longer; where it is empty, none. Of a port whose speed is unknown 25 Gb/s are assumed.
 ///
 /// Source: a message of 8 bytes takes 1.0 to 1.3 µs from memory to memory through one switch by `ib_write_lat` as makers of
