@@ -34,7 +34,9 @@ pub use consort_algorithms::{
 };
 pub use consort_probing as probing;
 
-pub use crate::planner::{Candidate, Carrier, Explanation, Origin, Path, Planning, ProvableBound};
+pub use crate::planner::{
+    Candidate, Carrier, Connections, Explanation, Origin, Path, Planning, ProvableBound,
+};
 pub use consort_settings::options::{
     Determinism, Tuning, TuningError, TuningLine, read_topology, read_topology_for,
 };

@@ -74,6 +74,10 @@ struct Arguments {
     #[arg(long, value_name = "PATH", value_parser = device_path)]
     device: Option<DevicePath>,
 
+    /// Says only how many connections a rank makes for it, and with how much memory of its own and registered
+    #[arg(long, conflicts_with_all = ["rank", "format", "certificate", "device", "algorithm"])]
+    links: bool,
+
     /// The plan of this rank (relative to the root) instead of the schedule
     #[arg(long, value_name = "R")]
     rank: Option<u32>,
@@ -106,6 +110,18 @@ pub(crate) fn run(words: &[OsString]) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
+/// The connections of the rank that has most.
+fn links(planning: &Planning, collective: Collective, block_bytes: u64) -> Result<String, Failure> {
+    let ranks = planning.ranks();
+    Ok(match planning.connections(collective, block_bytes).map_err(refused)? {
+        None => format!("{collective} over {ranks} ranks: its schedule is too long to be counted\n"),
+        Some(of) => format!(
+            "{collective} over {ranks} ranks by {}: at most {} connections a rank, to {} peers, with mailboxes of {} bytes; {} bytes registered a rank\n",
+            of.algorithm, of.connections, of.peers, of.mailbox_bytes, of.registered_bytes
+        ),
+    })
+}
+
 impl Arguments {
     fn text(&self, planning: &Planning) -> Result<String, Failure> {
         let collective = self.collective;
@@ -117,6 +133,9 @@ impl Arguments {
             )));
         }
         let block_bytes = planned::block_bytes(collective, self.size, ranks);
+        if self.links {
+            return links(planning, collective, block_bytes);
+        }
         // A schedule has its name only since it was read.
         let named = self.algorithm.as_deref().map(str::parse::<Algorithm>).transpose();
         let named = named.map_err(|error| Failure::usage(format!("--algo: {error}")))?;

@@ -11,7 +11,8 @@ use std::time::Duration;
 use clap::Parser;
 use consort::Options;
 use consort::planning::topology::MeasuredPair;
-use consort::probe::{self, Probe};
+use consort::probe::{self, MeasuredPort, Probe};
+use serde_json::json;
 
 use crate::arguments::{Place, parse_place};
 use crate::backend::{self, Member};
@@ -30,7 +31,8 @@ const BUFFER_BYTES: u64 = 32 << 20;
 ///
 /// Pairs of ranks measure the latency of short messages, and the rate of long ones there, back and both ways at once, over the connections that
 /// collectives use; medians. No rank and no host is in two pairs at the same time. Started by a launcher, each process is a rank;
-/// otherwise the ranks are processes of this host.
+/// otherwise the ranks are processes of this host. Over RDMA the first rank of each host also measures each port that it may use, with
+/// both ends of a connection at that port: what passes the adapter and comes back.
 #[derive(Parser, Debug)]
 #[command(
     name = "collbench probe",
@@ -62,6 +64,10 @@ struct Arguments {
     /// Writes the topology to a file; - for standard output, where the table is then in comments
     #[arg(short = 'o', long = "output", value_name = "FILE")]
     output: Option<PathBuf>,
+
+    /// Writes what was measured as JSON: pairs of ranks, and ports of RDMA. - for standard output, where no table is then
+    #[arg(short = 'J', long = "json", value_name = "FILE")]
+    json: Option<PathBuf>,
 
     /// Says on standard error what is done
     #[arg(short = 'v', long)]
@@ -118,8 +124,11 @@ impl Arguments {
                 "--budget and --timeout are seconds, more than 0 and at most 1000000",
             ));
         }
+        if [&self.output, &self.json].into_iter().all(is_standard) {
+            return Err(Failure::usage("--json - and -o -: standard output takes one of them"));
+        }
         // Before anything is measured.
-        if let Some(path) = self.output.as_ref().filter(|path| path.as_os_str() != "-") {
+        for path in [&self.output, &self.json].into_iter().flatten().filter(|path| path.as_os_str() != "-") {
             let opened = std::fs::OpenOptions::new().append(true).create(true).open(path);
             opened.map_err(|error| Failure::usage(format!("cannot write {}: {error}", path.display())))?;
         }
@@ -158,7 +167,13 @@ impl Arguments {
 
     fn say(&self, probe: &Probe, note: &str) -> Result<(), Failure> {
         let topology = probe.topology().to_string();
-        let table = table(probe, note);
+        if let Some(path) = &self.json {
+            planned::write(
+                &json(probe),
+                Some(path).filter(|path| path.as_os_str() != "-").map(|path| &**path),
+            )?;
+        }
+        let table = if is_standard(&self.json) { String::new() } else { table(probe, note) };
         match &self.output {
             Some(path) if path.as_os_str() == "-" => planned::write(&format!("{table}{topology}"), None),
             Some(path) => {
@@ -169,8 +184,74 @@ impl Arguments {
                 );
                 planned::write(&(table + &hint), None)
             }
+            None if table.is_empty() => Ok(()),
             None => planned::write(&table, None),
         }
+    }
+}
+
+fn is_standard(path: &Option<PathBuf>) -> bool {
+    path.as_ref().is_some_and(|path| path.as_os_str() == "-")
+}
+
+/// What was found, for programs.
+fn json(probe: &Probe) -> String {
+    let pair = |pair: &MeasuredPair| {
+        let MeasuredPair { one, other, latency_ns, there_bytes_s, back_bytes_s, both_bytes_s } = *pair;
+        json!({
+            "ranks": [one, other],
+            "hosts": [probe.host_of[one as usize], probe.host_of[other as usize]],
+            "latency_ns": latency_ns,
+            "there_bytes_s": there_bytes_s,
+            "back_bytes_s": back_bytes_s,
+            "both_bytes_s": both_bytes_s,
+        })
+    };
+    let port = |port: &MeasuredPort| {
+        json!({
+            "rank": port.rank,
+            "host": probe.host_of[port.rank as usize],
+            "device": port.device,
+            "port": port.port,
+            "gid_index": port.gid_index,
+            "gid": port.gid,
+            "rated_mbit_s": port.rated_mbit_s,
+            "latency_ns": port.latency_ns,
+            "bytes_s": port.bytes_s,
+            "trouble": port.trouble,
+        })
+    };
+    let all = json!({
+        "seconds": probe.seconds,
+        "left_out": probe.left_out,
+        "pairs": probe.pairs.iter().map(pair).collect::<Vec<_>>(),
+        "ports": probe.ports.iter().map(port).collect::<Vec<_>>(),
+    });
+    format!("{all:#}\n")
+}
+
+/// The ports that were measured, each a line with its rated speed beside what was found.
+fn ports(text: &mut String, probe: &Probe) {
+    if probe.ports.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        text,
+        "# {:>5} {:>6} {:>4} {:>10} {:>12} {:>12} {:>12}  gid",
+        "rank", "device", "port", "gid index", "latency us", "MB/s", "rated MB/s"
+    );
+    for port in &probe.ports {
+        let _ =
+            write!(text, "# {:>5} {:>6} {:>4} {:>10} ", port.rank, port.device, port.port, port.gid_index);
+        let rated = match port.rated_mbit_s {
+            0 => "-".to_owned(),
+            mbits => format!("{:.0}", mbits as f64 / 8.0),
+        };
+        let (latency, rate) = (port.latency_ns as f64 / 1e3, port.bytes_s as f64 / 1e6);
+        let _ = match &port.trouble {
+            Some(why) => writeln!(text, "{:>12} {:>12} {rated:>12}  {}: {why}", "-", "-", port.gid),
+            None => writeln!(text, "{latency:>12.2} {rate:>12.2} {rated:>12}  {}", port.gid),
+        };
     }
 }
 
@@ -220,6 +301,7 @@ fn table(probe: &Probe, note: &str) -> String {
             mb(pair.both_bytes_s)
         );
     }
+    ports(&mut text, probe);
     text
 }
 
@@ -248,6 +330,41 @@ mod tests {
     }
 
     #[test]
+    fn ports_stand_in_table_and_json_with_their_rated_speed() {
+        let members = backend::local(2, &Options::default()).expect("two ranks");
+        let options = || probe::Options::default().budget(Duration::from_millis(20));
+        let mut found = std::thread::scope(|scope| {
+            let probes = members.iter().map(|member| scope.spawn(|| member.communicator().probe(&options())));
+            let probes: Vec<_> = probes.collect();
+            probes.into_iter().map(|probe| probe.join().expect("no panic").expect("a probe")).next()
+        })
+        .expect("a probe");
+        assert!(found.ports.is_empty() && !table(&found, "").contains("gid"), "no RDMA was asked for");
+        let port = |device: &str, trouble: Option<&str>| MeasuredPort {
+            rank: 1,
+            device: device.into(),
+            port: 1,
+            gid_index: 3,
+            gid: "10.0.0.7".into(),
+            rated_mbit_s: 400_000,
+            latency_ns: 1_250,
+            bytes_s: 48_000_000_000,
+            trouble: trouble.map(String::from),
+        };
+        found.ports = vec![port("mlx5_0", None), port("mlx5_1", Some("it is down"))];
+        let text = table(&found, "");
+        let lines: Vec<&str> = text.lines().filter(|line| line.contains("mlx5_")).collect();
+        assert!(lines[0].ends_with("1.25     48000.00        50000  10.0.0.7"), "{text}");
+        assert!(lines[1].ends_with("-            -        50000  10.0.0.7: it is down"), "{text}");
+        let read: serde_json::Value = serde_json::from_str(&json(&found)).expect("JSON");
+        let first = &read["ports"][0];
+        assert_eq!([&first["device"], &first["gid"]], ["mlx5_0", "10.0.0.7"]);
+        assert_eq!([&first["rated_mbit_s"], &first["bytes_s"]], [400_000, 48_000_000_000u64]);
+        assert_eq!(read["ports"][1]["trouble"], "it is down");
+        assert_eq!(read["pairs"][0]["ranks"], serde_json::json!([0, 1]));
+    }
+
+    #[test]
     fn times_that_make_no_sense_are_refused() {
         for line in [
             "probe --budget 0",
@@ -255,6 +372,8 @@ mod tests {
             "probe -T -1",
             "probe --ranks 0",
             "probe -o /nowhere/at/all",
+            "probe -J /nowhere/at/all",
+            "probe -J - -o -",
         ] {
             assert_eq!(read(line).expect_err(line).exit, Exit::Usage, "{line}");
         }

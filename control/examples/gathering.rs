@@ -68,6 +68,7 @@ fn said(rank: u32, size: u32, per_host: u32) -> Hello {
         machine: number(host),
         host_key: number(host),
         wire_mbits: 400_000,
+        ports: Vec::new(),
         round_trip: Default::default(),
         cores: 128,
         place: Default::default(),

@@ -26,7 +26,7 @@ use crate::proof::{prove, proves, random};
 use consort_types::error::Error;
 
 /// The version of joining: of what is said after the handshake and the first twelve bytes of a hello.
-pub(crate) const JOINING_VERSION: u16 = 11;
+pub(crate) const JOINING_VERSION: u16 = 12;
 /// Begins a greeting and a claim.
 pub(crate) const MAGIC: [u8; 8] = *b"consort\x01";
 /// The longest payload before a proof.

@@ -40,9 +40,9 @@ pub const SLOT_BYTES_MAX: usize = 512 << 10;
 /// The shortest slot, in bytes.
 pub const SLOT_BYTES_MIN: usize = 16 << 10;
 /// The version of everything that travels between ranks; raised with every change of it.
-pub const WIRE_VERSION: u32 = 20;
+pub const WIRE_VERSION: u32 = 21;
 /// The version of the planner's choices; raised where it chooses otherwise for the same call.
-pub const PLANNER_VERSION: u32 = 15;
+pub const PLANNER_VERSION: u32 = 16;
 
 /// A deadline that never comes, and that can still be added to any other time.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);

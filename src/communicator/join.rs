@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use consort_memory::sync::AtomicBool;
 
-use super::{Communicator, Core, exchanged};
+use super::{Communicator, Core, adapters, exchanged};
 use crate::Rank;
 use crate::planner::Planner;
 use consort_algorithms::hardware::BusId;
@@ -239,6 +239,7 @@ impl Communicator {
 
 /// What a rank of the calling thread says of itself when it joins, without addresses.
 fn of_this_process(process: &Process, settings: &Settings) -> bootstrap::Member {
+    let place = Place::of_thread();
     bootstrap::Member {
         host: bootstrap::host_name(),
         pid: std::process::id(),
@@ -246,9 +247,10 @@ fn of_this_process(process: &Process, settings: &Settings) -> bootstrap::Member 
         machine: bootstrap::boot_id(),
         host_key: bootstrap::host_key(),
         wire_mbits: 0,
+        ports: adapters::said(settings, &place),
         round_trip: Default::default(),
         cores: cores(),
-        place: Place::of_thread(),
+        place,
         devices: settings.devices,
         device: settings.device,
         graphs: settings.exchanged.graphs_mark(),

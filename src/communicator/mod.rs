@@ -1,5 +1,6 @@
 //! The communicator: a group of ranks that make the same calls in the same order.
 
+pub(crate) mod adapters;
 mod agree;
 mod binding;
 pub(crate) mod core;

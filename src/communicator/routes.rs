@@ -9,14 +9,13 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use consort_algorithms::hardware::BusId;
-use consort_transports::{
-    Addresses, MemoryLender, Near, NetPlugin, RdmaOptions, Tcp, Transport, TransportError, Travel, Verbs,
-};
+use consort_transports::{MemoryLender, Near, NetPlugin, Tcp, Transport, TransportError, Verbs};
 
+use super::adapters;
 use crate::Rank;
 use crate::engine::links::link_error;
 use crate::engine::routes::Routes;
-use consort_control::bootstrap::{Member as Introduced, further_interfaces};
+use consort_control::bootstrap::{further_interfaces, turn};
 use consort_control::membership::group::Group;
 use consort_control::membership::member::Distance;
 use consort_control::membership::process::{Attendance, Listening, Shared};
@@ -61,30 +60,6 @@ struct Adapters {
 /// RDMA of this process by what is asked for and by where the rank is, for as long as a communicator uses it.
 static VERBS: Mutex<Vec<(Rdma, Near, Weak<Adapters>)>> = Mutex::new(Vec::new());
 
-/// What the transport is asked for.
-fn options(rdma: &Rdma) -> RdmaOptions {
-    let default = RdmaOptions::default();
-    let ports = rdma.ports.clone();
-    RdmaOptions {
-        ports_asked: ports.text().to_owned(),
-        ports: Arc::new(move |device, port| ports.has(device, port)),
-        addresses: Addresses {
-            index: rdma.gid_index,
-            is_ipv6: rdma.is_ipv6,
-            range: rdma.range,
-            version: rdma.roce_version.unwrap_or(default.addresses.version),
-        },
-        travel: Travel {
-            service_level: rdma.service_level.unwrap_or(default.travel.service_level),
-            traffic_class: rdma.traffic_class.unwrap_or(default.travel.traffic_class),
-            partition: rdma.partition.unwrap_or(default.travel.partition),
-            timeout: rdma.timeout.unwrap_or(default.travel.timeout),
-            retries: rdma.retries.unwrap_or(default.travel.retries),
-        },
-        queue_pairs: rdma.queue_pairs.unwrap_or(default.queue_pairs),
-    }
-}
-
 impl ProcessRoutes {
     pub(crate) fn new(shared: Arc<Shared>, settings: &Settings) -> Self {
         let Settings { transport: choice, ports, device: gpu, .. } = *settings;
@@ -106,12 +81,8 @@ impl ProcessRoutes {
     /// Where this rank is, for the choice of an adapter. Ranks of one host and memory node take turns.
     fn near(&self, group: &Group) -> Near {
         let member = &group.member;
-        let own = &member.table[member.rank as usize];
-        let is_beside =
-            |other: &&Introduced| other.host_key == own.host_key && other.place.node == own.place.node;
-        let turn = member.table[..member.rank as usize].iter().filter(is_beside).count();
-        let ranks = member.table.iter().filter(is_beside).count();
-        Near { device: self.gpu.map(|gpu| gpu.to_string()), node: own.place.node, turn, ranks }
+        let beside = turn(&member.table, member.rank as usize);
+        adapters::near(self.gpu, &member.table[member.rank as usize].place, beside)
     }
 
     fn verbs(&mut self, group: &Group) -> std::result::Result<Arc<Verbs>, TransportError> {
@@ -140,7 +111,7 @@ impl ProcessRoutes {
         let adapters = match adapters {
             Some(adapters) => adapters,
             None => {
-                let verbs = Arc::new(Verbs::near(&options(&self.rdma), &near)?);
+                let verbs = Arc::new(Verbs::near(&adapters::options(&self.rdma), &near)?);
                 let service = verbs.service();
                 let _attended = service.map(|service| self.shared.attended(service)).transpose()?;
                 let adapters = Arc::new(Adapters { verbs, _attended });

@@ -2,6 +2,7 @@
 
 mod calls;
 mod changes;
+mod connections;
 mod joining;
 mod leaving;
 mod placement;

@@ -193,7 +193,8 @@ impl Engine {
         planner: Arc<Planner>,
     ) -> Self {
         let size = group.size() as usize;
-        let plannings = Arc::new(Plannings::new(planner.planning(Machine::of(group.infos()), &settings)));
+        let machine = Machine::of(group.infos()).at_ports(&group.member.table, &group.members);
+        let plannings = Arc::new(Plannings::new(planner.planning(machine, &settings)));
         let policy = Policy::of(&group);
         Engine {
             settings,

@@ -4,6 +4,7 @@
 //! (`engine::compiled`).
 
 use consort_algorithms::Collective;
+use consort_algorithms::catalogue::Algorithm;
 
 use super::Program;
 use super::planning::{
@@ -99,24 +100,7 @@ impl Choice {
         // cross.
         let mapped = mapped && call.algorithm.is_none();
         let is_worth_it = mapped || !packets && bytes > MESSAGE_BYTES_MAX as u64;
-        let channel_base = match algorithm {
-            _ if algorithm.is_pair() && slot_bytes > SLOT_BYTES_MAX => FAR_PAIR_CHANNELS,
-            _ if algorithm.is_pair() => PAIR_CHANNELS,
-            _ if short && planning.by_messages() => MESSAGE_CHANNELS,
-            _ if short => SHORT_CHANNELS,
-            _ => {
-                let is_wide = planning.is_wide(algorithm);
-                let is_far = slot_bytes > if is_wide { WIDE_SLOT_BYTES_MAX } else { SLOT_BYTES_MAX };
-                match (slot_bytes <= HOST_SLOT_BYTES_MAX && planning.is_on_own_cores(), is_wide) {
-                    (true, false) => HOST_CHANNELS,
-                    (true, true) => HOST_WIDE_CHANNELS,
-                    (false, false) if is_far => FAR_CHANNELS,
-                    (false, true) if is_far => FAR_WIDE_CHANNELS,
-                    (false, false) => LONG_CHANNELS,
-                    (false, true) => WIDE_CHANNELS,
-                }
-            }
-        };
+        let channel_base = channel_base(planning, algorithm, slot_bytes, short);
         let algorithm =
             planning.turned(algorithm, collective, call.root).beginning_at(call.first_folded(ranks));
         Ok(Choice {
@@ -128,6 +112,29 @@ impl Choice {
             meets: meets && Moves::are_defined(call.kind) && is_worth_it,
             mapped,
         })
+    }
+}
+
+/// The first of the channels that the links of an algorithm use, for slots of this length; `short` where every message fits one short
+/// slot.
+pub(super) fn channel_base(planning: &Planning, algorithm: Algorithm, slot_bytes: usize, short: bool) -> u16 {
+    match algorithm {
+        _ if algorithm.is_pair() && slot_bytes > SLOT_BYTES_MAX => FAR_PAIR_CHANNELS,
+        _ if algorithm.is_pair() => PAIR_CHANNELS,
+        _ if short && planning.by_messages() => MESSAGE_CHANNELS,
+        _ if short => SHORT_CHANNELS,
+        _ => {
+            let is_wide = planning.is_wide(algorithm);
+            let is_far = slot_bytes > if is_wide { WIDE_SLOT_BYTES_MAX } else { SLOT_BYTES_MAX };
+            match (slot_bytes <= HOST_SLOT_BYTES_MAX && planning.is_on_own_cores(), is_wide) {
+                (true, false) => HOST_CHANNELS,
+                (true, true) => HOST_WIDE_CHANNELS,
+                (false, false) if is_far => FAR_CHANNELS,
+                (false, true) if is_far => FAR_WIDE_CHANNELS,
+                (false, false) => LONG_CHANNELS,
+                (false, true) => WIDE_CHANNELS,
+            }
+        }
     }
 }
 

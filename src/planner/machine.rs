@@ -5,10 +5,11 @@
 
 pub(crate) mod graph;
 mod lost;
+mod ports;
 
 use std::collections::HashMap;
 
-use consort_algorithms::topology::{self, Inside, Topology};
+use consort_algorithms::topology::{self, Inside, PortOf, Topology};
 
 use consort_control::bootstrap::Member;
 use consort_control::membership::group::LostPaths;
@@ -16,6 +17,24 @@ use consort_settings::options::TransportChoice;
 use consort_topology::{Place, per_domain};
 use graph::Graphs;
 pub(super) use lost::without_lost;
+
+/// What carries messages between hosts, or between all ranks.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Between {
+    /// Memory that both ranks have mapped, or links that nothing is known of.
+    Memory,
+    /// The kernel's sockets, or what costs as much.
+    Sockets,
+    /// Adapters that write to the other rank's memory: no call of the system, and no copy in the kernel.
+    Rdma,
+}
+
+impl Between {
+    /// Whether it is messages, and each costs its ends time.
+    pub(crate) fn is_messages(self) -> bool {
+        self != Between::Memory
+    }
+}
 
 /// The machine that a communicator's ranks run on.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -29,12 +48,14 @@ pub struct Machine {
     pub(crate) per_domain: u32,
     /// Cores of a host; of the one with the fewest.
     pub(crate) cores: u32,
-    /// Whether what goes between hosts goes through the kernel's sockets.
-    pub(crate) sockets: bool,
+    /// What carries messages between hosts, or between all ranks.
+    pub(crate) between: Between,
     /// Ranks that take turns on a core, where that is most: hosts may be parts of one machine.
     pub(crate) turns: u32,
     /// Megabits a second of a host's way to others, of the slowest; 0 where no host says.
     pub(crate) wire_mbits: u32,
+    /// The port of RDMA of each rank; empty where none is known.
+    pub(crate) ports: Vec<PortOf>,
     /// Milliseconds of each host's round trip to the place where the ranks met, of the nearest of its ranks; empty where all are near.
     pub(crate) far_ms: Vec<u32>,
     /// The host of each rank, counted in the order in which they come, where `per_box` does not say it; empty otherwise.
@@ -69,17 +90,23 @@ impl Machine {
             hosts,
             per_box: if even { per_box } else { 1 },
             cores: members().map(|member| member.cores).min().unwrap_or(1).max(1),
-            sockets: hosts > 1,
+            between: if hosts > 1 { Between::Sockets } else { Between::Memory },
             turns: (0..machines).map(turns).max().unwrap_or(1),
             wire_mbits: members()
                 .map(|member| member.wire_mbits)
                 .filter(|mbits| *mbits > 0)
                 .min()
                 .unwrap_or(0),
+            ports: Vec::new(),
             far_ms: far_ms(members(), &host_of),
             host_of: if even { Vec::new() } else { host_of },
             lost: Vec::new(),
         }
+    }
+
+    /// The same with the ports of these ranks of the table, which are its own in their order.
+    pub(crate) fn at_ports(self, table: &[Member], ranks: &[u32]) -> Self {
+        Machine { ports: ports::taken(table, ranks), ..self }
     }
 
     /// The host of each rank, counted in the order in which they come.
@@ -101,9 +128,10 @@ impl Machine {
             per_box: ranks,
             per_domain: 1,
             cores,
-            sockets: false,
+            between: Between::Memory,
             turns,
             wire_mbits: 0,
+            ports: Vec::new(),
             far_ms: Vec::new(),
             host_of: Vec::new(),
             graphs: Graphs::default(),
@@ -125,6 +153,7 @@ impl Machine {
             topology::tcp_hosts(&host_of, inside, adapter, &far_ns, turns)
         };
         match transport {
+            TransportChoice::Verbs => self.rdma_topology(&far_ns),
             // The kernel copies between the ranks of one host; no adapter is in the way.
             by_messages if by_messages.is_by_messages() && hosts <= 1 => {
                 topology::tcp_hosts(&(0..ranks).collect::<Vec<u32>>(), Inside::Memory, None, &[], turns)
@@ -136,6 +165,22 @@ impl Machine {
             _ if hosts <= 1 => topology::host_of_cores(ranks, cores),
             _ => by_host(Inside::Memory),
         }
+    }
+}
+
+impl Machine {
+    /// The machine as a graph where adapters carry everything.
+    fn rdma_topology(&self, far_ns: &[u64]) -> Topology {
+        let even = |rank: u32| rank / self.per_box.max(1);
+        let host_of: Vec<u32> = match (self.hosts, &self.host_of[..]) {
+            // Nothing that ranks of one host share is faster than their ports.
+            (..=1, _) => (0..self.ranks).collect(),
+            (_, []) => (0..self.ranks).map(even).collect(),
+            (_, known) => known.to_vec(),
+        };
+        let unknown = || (0..self.ranks).map(|number| PortOf { number, bytes_s: None }).collect();
+        let ports = if self.ports.is_empty() { unknown() } else { self.ports.clone() };
+        topology::rdma_hosts(&host_of, &ports, far_ns, self.turns)
     }
 }
 

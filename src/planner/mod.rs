@@ -37,7 +37,7 @@ pub(crate) use choice::{Choice, Slots, has_one_length};
 pub(crate) use devices::{BOXES, Ground, PACKET_BYTES};
 pub use explain::{Candidate, Explanation, Origin, ProvableBound};
 pub use machine::Machine;
-pub use planning::Planning;
+pub use planning::{Connections, Planning};
 pub(crate) use plannings::Plannings;
 use record::Entries;
 pub(crate) use record::{Places, places, unsayable};

@@ -8,6 +8,7 @@ mod alone;
 mod exclusion;
 mod graph;
 mod limit;
+mod links;
 mod near;
 mod price;
 mod rails;
@@ -28,7 +29,7 @@ use consort_algorithms::{Collective, LowerOptions, Plan, lower_all, passes, veri
 use super::carriers::{Carrier, Way};
 use super::devices;
 use super::explain::{Candidate, Explanation, Origin};
-use super::machine::{Machine, even_boxes, without_lost};
+use super::machine::{Between, Machine, even_boxes, without_lost};
 use super::selector::{eligible, least};
 use super::{Planner, Program};
 use consort_settings::options::{Determinism, Preferences, TuningLine, digest, graph_for};
@@ -36,6 +37,7 @@ use consort_settings::options::{SLOT_BYTES_MIN, SLOTS, Settings, TransportChoice
 use consort_types::call::Call;
 use consort_types::error::{Error, Result};
 pub(super) use limit::measured_by;
+pub use links::Connections;
 pub(crate) use slots::{
     FAR_SLOT_BYTES_MAX, FAR_WIDE_SLOT_BYTES_MAX, HOST_SLOT_BYTES_MAX, MESSAGE_SLICE_BYTES,
     WIDE_SLOT_BYTES_MAX,
@@ -111,7 +113,11 @@ pub(crate) struct Chosen {
 
 impl Planning {
     pub(crate) fn new(mut machine: Machine, settings: &Settings) -> Self {
-        machine.sockets |= settings.transport.is_by_messages();
+        machine.between = match settings.transport {
+            TransportChoice::Verbs => Between::Rdma,
+            TransportChoice::Tcp | TransportChoice::Plugin => Between::Sockets,
+            TransportChoice::Auto | TransportChoice::SharedMemory => machine.between,
+        };
         let preferences = settings.preferences.clone();
         // Parts of a job run on a part of its machine, which no setting names.
         let named = preferences
@@ -135,7 +141,7 @@ impl Planning {
         let per_box = even_boxes(&topology);
         // Prices over many boxes are those of the first ones, and the others' ranks may have no way along their rails.
         let is_regular = || boxes::rails_of_unlike(&topology).is_none();
-        let has_rails = is_named && !machine.sockets && is_regular();
+        let has_rails = is_named && !machine.between.is_messages() && is_regular();
         let rails = if has_rails { rails::rails_of(&topology) } else { 0 };
         let is_switched = rails > 0 && topology.aggregators().count() == topology.boxes().len();
         let invariant = preferences.determinism == Determinism::Invariant;
@@ -200,9 +206,9 @@ impl Planning {
         selected
     }
 
-    /// Whether messages between hosts, or all of them, go through the kernel's sockets.
+    /// Whether what goes between hosts, or all, are messages: through the kernel's sockets or by adapters.
     pub(crate) fn by_messages(&self) -> bool {
-        self.machine.sockets
+        self.machine.between.is_messages()
     }
 
     /// The machine without its topology.

@@ -5,6 +5,7 @@ mod far;
 mod hosts;
 mod measured;
 mod rails;
+mod rdma;
 mod searched;
 
 use std::collections::BTreeSet;

@@ -39,16 +39,34 @@ pub(super) fn of_cores(schedule: &Schedule, block_bytes: u64, slot_bytes: usize,
     busiest * f64::from(turns)
 }
 
-/// Seconds of a core for a message through the kernel, at each of its ends.
-const SOCKET_S: f64 = 2.5e-6;
-/// Seconds of a core for a byte of such a message, at each of its ends. The kernel copies the byte, and the receiver folds or
-/// copies it again.
-const SOCKET_BYTE_S: f64 = 0.25e-9;
+/// What a message between hosts takes of a core at each of its ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ends {
+    /// Seconds of the message.
+    message_s: f64,
+    /// Seconds of each of its bytes.
+    byte_s: f64,
+}
+
+/// Through the kernel, which copies each byte, and the receiver folds or copies it again.
+///
+/// Source: `docs/measurements/hosts.md`.
+pub(super) const SOCKETS: Ends = Ends { message_s: 2.5e-6, byte_s: 0.25e-9 };
+
+/// By an adapter: a work request, a doorbell and a completion, and no call of the system. The sender copies each byte once to
+/// registered memory, and the receiver folds it or copies it once from there.
+///
+/// Source: `docs/measurements/benches.md`, posts and received messages over an adapter that does nothing; of the bytes as [`of_cores`].
+pub(super) const RDMA: Ends = Ends { message_s: 0.25e-6, byte_s: BYTE_S };
 
 /// Seconds of the busiest rank's core for messages to and from other hosts, in slots of `slot_bytes`.
-///
-/// Source of the figures: `docs/measurements/hosts.md`.
-pub(super) fn of_sockets(schedule: &Schedule, block_bytes: u64, slot_bytes: usize, host_of: &[u32]) -> f64 {
+pub(super) fn between_hosts(
+    schedule: &Schedule,
+    block_bytes: u64,
+    slot_bytes: usize,
+    host_of: &[u32],
+    ends: Ends,
+) -> f64 {
     let bytes = usize::try_from(block_bytes).unwrap_or(usize::MAX / 2);
     let extents = schedule.partition.extents(bytes, 1);
     let iterations = extents.longest().div_ceil(slot_bytes.max(1)).max(1) as u64;
@@ -68,17 +86,19 @@ pub(super) fn of_sockets(schedule: &Schedule, block_bytes: u64, slot_bytes: usiz
             }
         }
     }
-    let seconds = moved.into_iter().map(|(messages, bytes)| of_ends(messages as f64, bytes as f64));
+    let seconds = moved.into_iter().map(|(messages, bytes)| ends.of(messages as f64, bytes as f64));
     seconds.fold(0.0, f64::max)
 }
 
-/// The same for `messages` messages with `bytes` bytes together, if the rank receives as much as it sends.
-pub(super) fn of_messages(messages: f64, bytes: f64) -> f64 {
-    of_ends(2.0 * messages, 2.0 * bytes)
-}
+impl Ends {
+    /// Seconds of a rank's core for `messages` messages with `bytes` bytes together, if the rank receives as much as it sends.
+    pub(super) fn of_messages(self, messages: f64, bytes: f64) -> f64 {
+        self.of(2.0 * messages, 2.0 * bytes)
+    }
 
-fn of_ends(messages: f64, bytes: f64) -> f64 {
-    messages * SOCKET_S + bytes * SOCKET_BYTE_S
+    fn of(self, messages: f64, bytes: f64) -> f64 {
+        messages * self.message_s + bytes * self.byte_s
+    }
 }
 
 /// Seconds from a send until the rank finds the messages that its peers send at the same time.

@@ -9,13 +9,17 @@
 //! for (a file, `CONSORT_TOPOLOGY`).
 
 mod pair;
+mod ports;
 
 use std::time::{Duration, Instant};
+
+pub use ports::MeasuredPort;
 
 use consort_algorithms::topology::{self, MeasuredPair, Topology};
 
 use crate::communicator::Communicator;
 use crate::planner::Machine;
+use consort_settings::options::TransportChoice;
 use consort_types::Rank;
 use consort_types::error::{Error, Result};
 
@@ -81,8 +85,10 @@ pub struct Probe {
     pub left_out: usize,
     /// How long it took on rank 0, in seconds.
     pub seconds: f64,
-    /// Whether all messages went through sockets.
-    sockets: bool,
+    /// The ports of RDMA of each host, by the host's first rank; empty where the ranks use none.
+    pub ports: Vec<MeasuredPort>,
+    /// What carried the messages.
+    transport: TransportChoice,
 }
 
 impl Probe {
@@ -90,9 +96,10 @@ impl Probe {
     pub fn topology(&self) -> Topology {
         let hosts = self.host_of.iter().max().map_or(1, |last| last + 1);
         let ranks = self.host_of.len();
-        // Names of graphs with sockets between hosts begin like those of their profiles.
-        let name = match hosts {
-            1 if !self.sockets => format!("host:{ranks}-measured"),
+        // Names of graphs with sockets or RDMA between hosts begin like those of their profiles.
+        let name = match (hosts, self.transport) {
+            (_, TransportChoice::Verbs) => format!("rdma:{hosts}-hosts-{ranks}-ranks-measured"),
+            (1, transport) if !transport.is_by_messages() => format!("host:{ranks}-measured"),
             _ => format!("tcp:{hosts}-hosts-{ranks}-ranks-measured"),
         };
         topology::measured(name, &self.host_of, &self.pairs)
@@ -152,13 +159,15 @@ impl Communicator {
         }
         let most = leaders(&rounds, self.size());
         let (pairs, seconds) = self.spread(&clock, &found, most, begun)?;
+        let ports = self.probe_ports(&clock, &host_of)?;
         let ranks = host_of.len();
         Ok(Probe {
             left_out: (ranks * (ranks - 1) / 2).saturating_sub(pairs.len()),
             host_of,
             pairs,
+            ports,
             seconds,
-            sockets: self.core().settings.transport.is_by_messages(),
+            transport: self.core().settings.transport,
         })
     }
 

@@ -58,4 +58,4 @@ pub use transport::{
     Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Flow, Layout, PeerState,
     RemoteRegion, Service, Transport, Way,
 };
-pub use verbs::{Addresses, Near, PortFilter, RdmaOptions, Travel, Verbs};
+pub use verbs::{Addresses, Near, PortFilter, RatedPort, RdmaOptions, Travel, Verbs};

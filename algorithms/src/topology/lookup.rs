@@ -7,7 +7,7 @@ use std::fmt;
 
 use super::{
     Topology, dgx_a100, dgx_a100_flat, dgx_h100, dgx_h100_flat, dgx_h200, host, host_of_cores,
-    host_of_domains, networks, pcie, tcp, torus,
+    host_of_domains, networks, pcie, rdma, tcp, torus,
 };
 
 /// A name, the meaning of its numbers, how many there are, and the function that makes its topology.
@@ -18,7 +18,7 @@ struct Profile {
     make: fn(&[u32]) -> Topology,
 }
 
-const PROFILES: [Profile; 10] = [
+const PROFILES: [Profile; 11] = [
     Profile { name: "host", numbers: "RANKS[xCORES]", count: 1..=2, make: make_host },
     Profile { name: "domains", numbers: "DOMAINSxRANKS[xCORES]", count: 2..=3, make: make_domains },
     Profile { name: "dgx-a100", numbers: "BOXES", count: 1..=1, make: |n| dgx_a100(n[0]) },
@@ -28,6 +28,7 @@ const PROFILES: [Profile; 10] = [
     Profile { name: "dgx-h100-flat", numbers: "BOXES", count: 1..=1, make: |n| dgx_h100_flat(n[0]) },
     Profile { name: "pcie", numbers: "BOXES", count: 1..=1, make: |n| pcie(n[0]) },
     Profile { name: "tcp", numbers: "HOSTSxRANKS", count: 2..=2, make: |n| tcp(n[0], n[1]) },
+    Profile { name: "rdma", numbers: "HOSTSxRANKS", count: 2..=2, make: |n| rdma(n[0], n[1]) },
     Profile { name: "torus", numbers: "DIMxDIM...", count: 1..=8, make: |n| torus(n) },
 ];
 

@@ -10,6 +10,7 @@ mod lookup;
 mod measured;
 mod networks;
 mod profiles;
+mod rdma;
 mod route;
 mod text;
 
@@ -23,6 +24,7 @@ pub use profiles::{
     Inside, dgx_a100, dgx_a100_flat, dgx_h100, dgx_h100_flat, dgx_h200, host, host_of_cores, host_of_domains,
     pcie, tcp, tcp_hosts, torus,
 };
+pub use rdma::{PortOf, rdma, rdma_hosts};
 pub use route::{LinkId, Routes};
 pub(crate) use text::Fields;
 pub use text::{ParseError, parse};

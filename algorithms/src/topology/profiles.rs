@@ -106,7 +106,7 @@ pub fn host_of_domains(domains: u32, ranks_per_domain: u32, cores: u32) -> Topol
 }
 
 /// The same machine where `turns` ranks take turns on each core.
-fn in_turns(plain: Topology, turns: u32, name: String) -> Topology {
+pub(super) fn in_turns(plain: Topology, turns: u32, name: String) -> Topology {
     let mut shared = plain.map_links(|topology, link| {
         // A link between domains has no core that ranks could share.
         if link.from.0.min(link.to.0) >= topology.ranks() {
@@ -247,7 +247,7 @@ fn inside_pcie(topology: &mut Topology, number: u32) -> NodeId {
 }
 
 /// The bytes a second of an adapter of 25 Gb/s.
-const ADAPTER_BYTES_S: u64 = 31 * GB / 10;
+pub(super) const ADAPTER_BYTES_S: u64 = 31 * GB / 10;
 /// A core's work for a message through the kernel, at each end; other ranks on that core wait for it.
 const SOCKET_NS: u64 = 2500;
 
@@ -262,6 +262,34 @@ const SOCKET_NS: u64 = 2500;
 pub fn tcp(hosts: u32, ranks_per_host: u32) -> Topology {
     let host_of: Vec<u32> = (0..hosts * ranks_per_host).map(|rank| rank / ranks_per_host).collect();
     tcp_hosts(&host_of, Inside::Memory, None, &[], 1)
+}
+
+/// The ranks of each host.
+///
+/// # Panics
+///
+/// When there is no rank.
+fn ranks_of_hosts(host_of: &[u32]) -> Vec<Vec<u32>> {
+    assert!(!host_of.is_empty(), "a machine without ranks");
+    let hosts = host_of.iter().max().map_or(0, |last| last + 1);
+    let ranks_of = |host: u32| {
+        let mine = host_of.iter().zip(0..).filter(move |(of, _)| **of == host);
+        mine.map(|(_, rank): (_, u32)| rank).collect::<Vec<_>>()
+    };
+    (0..hosts).map(ranks_of).collect()
+}
+
+/// A machine's name by what joins its hosts and by how many ranks they have.
+pub(super) fn name_of_hosts(between: &str, host_of: &[u32]) -> String {
+    let all = ranks_of_hosts(host_of);
+    if !host_of.is_sorted() {
+        return format!("{between}:{} hosts, {} ranks in no order", all.len(), host_of.len());
+    }
+    if all.iter().all(|ranks| ranks.len() == all[0].len()) {
+        return format!("{between}:{}x{}", all.len(), all[0].len());
+    }
+    let counts: Vec<String> = all.iter().map(|ranks| ranks.len().to_string()).collect();
+    format!("{between}:{}", counts.join("+"))
 }
 
 /// How the ranks of a host exchange data.
@@ -289,22 +317,8 @@ pub fn tcp_hosts(
     far_ns: &[u64],
     turns: u32,
 ) -> Topology {
-    assert!(!host_of.is_empty(), "a machine without ranks");
-    let hosts = host_of.iter().max().map_or(0, |last| last + 1);
-    let ranks_of = |host: u32| {
-        let mine = host_of.iter().zip(0..).filter(move |(of, _)| **of == host);
-        mine.map(|(_, rank): (_, u32)| rank).collect::<Vec<_>>()
-    };
-    let all: Vec<Vec<u32>> = (0..hosts).map(ranks_of).collect();
-    let is_even = all.iter().all(|ranks| ranks.len() == all[0].len());
-    let name = if is_even && host_of.is_sorted() {
-        format!("tcp:{hosts}x{}", all[0].len())
-    } else if host_of.is_sorted() {
-        let counts: Vec<String> = all.iter().map(|ranks| ranks.len().to_string()).collect();
-        format!("tcp:{}", counts.join("+"))
-    } else {
-        format!("tcp:{hosts} hosts, {} ranks in no order", host_of.len())
-    };
+    let all = ranks_of_hosts(host_of);
+    let name = name_of_hosts("tcp", host_of);
     let mut topology = Topology::new(name.clone(), HOST_COSTS);
     for (rank, host) in host_of.iter().enumerate() {
         let kind = NodeKind::Rank { in_box: *host, inject_bytes_s: None, eject_bytes_s: None };
@@ -374,7 +388,7 @@ pub fn torus(dimensions: &[u32]) -> Topology {
     topology
 }
 
-const SWITCH: NodeKind = NodeKind::Switch { aggregates: false };
+pub(super) const SWITCH: NodeKind = NodeKind::Switch { aggregates: false };
 
 struct Dgx {
     name: &'static str,

@@ -10,7 +10,7 @@ use consort_algorithms::{Collective, Rank};
 
 use crate::common::{Random, seed, snapshot};
 
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 12] = [
     "host:8",
     "domains:2x4",
     "domains:4x2x4",
@@ -20,6 +20,7 @@ const NAMES: [&str; 11] = [
     "dgx-h200:2",
     "pcie:2",
     "tcp:4x2",
+    "rdma:4x2",
     "torus:4x4",
     "torus:2x3x4",
 ];

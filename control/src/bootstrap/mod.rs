@@ -15,6 +15,7 @@
 //! Deliberately absent: the connections between ranks (see `membership`), collectives, retries after a rank was accepted,
 //! encryption (what is said after the proof is authenticated, but can be read on the wire).
 
+mod adapters;
 mod distance;
 mod door;
 mod host;
@@ -32,6 +33,7 @@ mod wire;
 mod tests;
 
 pub use crate::proof::{host_id, name, random, veil};
+pub use adapters::{AdapterPort, turn};
 pub use distance::RoundTrip;
 pub(crate) use host::sockets;
 pub use host::{boot_id, host_key, host_name};

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::wire::{self, FAILURE_MAX, HELLO_MAX, SETTING_NAME_MAX, SETTING_VALUE_MAX, SETTINGS_MAX};
-use super::{Hello, Limits, Member, Table, UniqueId, VERDICT_GRACE, join};
+use super::{AdapterPort, Hello, Limits, Member, Table, UniqueId, VERDICT_GRACE, join};
 use crate::codec::{Malformed, Wire, bytes_of};
 use crate::frames::{Frames, Incoming, Progress, frame, kind};
 use crate::handshake::{Caller, JOINING_VERSION, marked, unmarked};
@@ -51,6 +51,7 @@ fn member(rank: Rank) -> Member {
             function: 1,
         }),
         graphs: u64::from(rank) << 40,
+        ports: (0..rank % 3).map(|at| AdapterPort { mark: at << 30, mbits: 400_000 }).collect(),
         unix: format!("consort-{rank}").into_bytes(),
         tcp: vec![SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 4000 + rank as u16)],
         ..Member::unknown()

@@ -15,6 +15,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::adapters::{AdapterPort, PORTS_MAX};
 use super::distance::RoundTrip;
 use super::relay::{SOURCES_MAX, Spread};
 pub(super) use crate::codec::forms::SIZE_MAX;
@@ -34,7 +35,7 @@ pub(super) const SETTING_VALUE_MAX: usize = 4096;
 const HOST_MAX: usize = 255;
 const UNIX_MAX: usize = 108;
 const TCP_MAX: usize = 8;
-const MEMBER_MAX: usize = 640;
+const MEMBER_MAX: usize = 712;
 /// The longest payload of a hello.
 pub(super) const HELLO_MAX: usize = 128 * 1024;
 /// The longest payload of a failure.
@@ -89,6 +90,8 @@ pub struct Member {
     pub host_key: [u8; 16],
     /// Megabits a second of its fastest way to other hosts, as the system says; 0 where it says none.
     pub wire_mbits: u32,
+    /// The ports of RDMA that it takes in its turn, all as near and as fast; empty where it does not use RDMA, or has none.
+    pub ports: Vec<AdapterPort>,
     /// How far it is from the meeting point; what the joiner has measured replaces it.
     pub round_trip: RoundTrip,
     /// Cores of its host.
@@ -148,6 +151,7 @@ wire_struct!(Member {
     machine,
     host_key,
     wire_mbits,
+    ports,
     round_trip,
     cores,
     place,
@@ -175,6 +179,7 @@ impl Member {
             machine: [0; 16],
             host_key: [0; 16],
             wire_mbits: 0,
+            ports: Vec::new(),
             round_trip: RoundTrip::default(),
             cores: 1,
             place: Place::default(),
@@ -193,6 +198,7 @@ impl Member {
             && self.host.len() <= HOST_MAX
             && self.unix.len() <= UNIX_MAX
             && self.tcp.len() <= TCP_MAX
+            && self.ports.len() <= PORTS_MAX
     }
 }
 

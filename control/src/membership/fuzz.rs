@@ -22,6 +22,7 @@ fn table(size: u32) -> Vec<bootstrap::Member> {
         machine: [rank as u8; 16],
         host_key: [rank as u8; 16],
         wire_mbits: 0,
+        ports: Vec::new(),
         round_trip: Default::default(),
         cores: 2,
         place: Place::default(),

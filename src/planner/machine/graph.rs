@@ -276,6 +276,7 @@ mod tests {
             machine: [host; 16],
             host_key: [host; 16],
             wire_mbits: 0,
+            ports: Vec::new(),
             round_trip: Default::default(),
             cores: 4,
             place: Place::default(),

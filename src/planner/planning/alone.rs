@@ -5,7 +5,7 @@
 use consort_algorithms::topology::Topology;
 
 use super::super::machine::graph::Graphs;
-use super::super::machine::{Machine, boxes_of, even_boxes};
+use super::super::machine::{Between, Machine, boxes_of, even_boxes};
 use super::Planning;
 use consort_settings::options::Settings;
 use consort_types::error::{Error, Result};
@@ -38,8 +38,12 @@ impl Planning {
         let machine = Machine {
             ranks: topology.ranks(),
             hosts: topology.boxes().len() as u32,
-            // The profile of that name is of hosts with sockets between them.
-            sockets: topology.name.starts_with("tcp:"),
+            // The profiles of these names are of hosts with sockets and with RDMA between them.
+            between: match topology.name.split_once(':') {
+                Some(("tcp", _)) => Between::Sockets,
+                Some(("rdma", _)) => Between::Rdma,
+                _ => Between::Memory,
+            },
             per_box: even_boxes(topology),
             graphs: Graphs { channels: settings.exchanged.graphs_mark(), ..Graphs::default() },
             host_of: boxes_of(topology),

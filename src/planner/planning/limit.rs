@@ -21,8 +21,9 @@ impl Planning {
         let of_devices = || {
             self.device_graph.as_ref().filter(|graph| graph.ranks() == self.ranks() && moves_by_links(graph))
         };
-        let between_hosts =
-            || Some(&self.topology).filter(|topology| topology.measured && self.machine.sockets);
+        let between_hosts = || {
+            Some(&self.topology).filter(|topology| topology.measured && self.machine.between.is_messages())
+        };
         if on_devices { of_devices() } else { between_hosts() }
     }
 

@@ -11,6 +11,7 @@ use consort_algorithms::simulate::{self, simulate, simulate_orbits};
 use consort_algorithms::topology::{NodeId, Routes};
 use consort_algorithms::{Collective, Rank, Schedule, Transfer};
 
+use super::super::machine::Between;
 use super::super::work;
 use super::searched::Found;
 use super::{Planning, SIMULATED_RANKS_MAX};
@@ -87,13 +88,12 @@ impl Planning {
         let bytes = block_bytes as f64 * f64::from(blocks);
         let simulated = found.map_or(simulated, |found| simulated.max(bytes / found.bytes_s));
         if !self.on_own_cores {
-            if !self.machine.sockets {
-                return simulated;
-            }
-            let sockets = work::of_sockets(&schedule, block_bytes, options.slot_bytes, &self.host_of());
+            let Some(ends) = self.ends() else { return simulated };
+            let messages =
+                work::between_hosts(&schedule, block_bytes, options.slot_bytes, &self.host_of(), ends);
             // While a rank waits for the wire its core works.
             let idles = self.idles(algorithm).max(self.overflows(algorithm, collective, &schedule));
-            return simulated.max(sockets * f64::from(self.machine.turns)) * idles;
+            return simulated.max(messages * f64::from(self.machine.turns)) * idles;
         }
         simulated + work::of_cores(&schedule, block_bytes, options.slot_bytes, self.machine.turns)
     }
@@ -182,12 +182,10 @@ impl Planning {
         let modelled = self
             .orbit_by_orbit(algorithm, collective, block_bytes)
             .unwrap_or(within + beyond + formula.besides * own);
-        if !self.machine.sockets {
-            return modelled;
-        }
-        let sockets =
-            work::of_messages(formula.between.steps + formula.besides, formula.between.volume * bytes);
-        modelled.max(sockets * f64::from(self.machine.turns)) * self.idles(algorithm)
+        let Some(ends) = self.ends() else { return modelled };
+        let messages =
+            ends.of_messages(formula.between.steps + formula.besides, formula.between.volume * bytes);
+        modelled.max(messages * f64::from(self.machine.turns)) * self.idles(algorithm)
     }
 
     /// How much longer an algorithm takes because the wires of hosts are idle while ranks wait for partners that change.
@@ -199,11 +197,22 @@ impl Planning {
         }
     }
 
+    /// What a message takes of the cores at its ends, where messages go between hosts.
+    fn ends(&self) -> Option<work::Ends> {
+        match self.machine.between {
+            Between::Memory => None,
+            Between::Sockets => Some(work::SOCKETS),
+            Between::Rdma => Some(work::RDMA),
+        }
+    }
+
     /// How much longer an algorithm takes because several hosts send into one wire at once.
     fn overflows(&self, algorithm: Algorithm, collective: Collective, schedule: &Schedule) -> f64 {
         use Collective::{AllGather, AllReduce, AllToAll, ReduceScatter};
         let from_all_to_all = matches!(collective, AllReduce | ReduceScatter | AllGather | AllToAll);
-        let is_many = self.topology.measured && self.topology.boxes().len() > 2;
+        let is_many = self.topology.measured
+            && self.machine.between == Between::Sockets
+            && self.topology.boxes().len() > 2;
         let at_once = || {
             algorithm.starts_all_at_once() || (algorithm.is_imported() && meets(schedule, &self.host_of()))
         };

@@ -185,10 +185,11 @@ impl Planning {
     /// how many there are of the others follows from the root.
     fn offers(&self, collective: Collective, root: Rank) -> Vec<Offer> {
         let is_wired = (self.is_named && moves_by_links(&self.topology))
-            || (self.topology.measured && self.machine.sockets);
+            || (self.topology.measured && self.machine.between.is_messages());
         let is_wired = is_wired && self.machine.ranks <= RANKS_MAX;
         let between_hosts = || synthesize::offer_between_hosts(self.priced_on(collective), collective, root);
-        let mut all: Vec<Offer> = self.machine.sockets.then(between_hosts).flatten().into_iter().collect();
+        let mut all: Vec<Offer> =
+            self.machine.between.is_messages().then(between_hosts).flatten().into_iter().collect();
         if is_wired {
             all.extend(synthesize::offers(&self.topology, collective, root));
         }
@@ -200,7 +201,7 @@ impl Planning {
         // Many messages are proved only for what may be chosen.
         let is_free = self.preferences.determinism != Determinism::Invariant
             && self.preferences.restriction.allows_source(collective, Source::Made);
-        let is_wired = self.is_named && moves_by_links(&self.topology) && !self.machine.sockets;
+        let is_wired = self.is_named && moves_by_links(&self.topology) && !self.machine.between.is_messages();
         if collective != Collective::AllReduce || !is_free || !is_wired {
             return None;
         }

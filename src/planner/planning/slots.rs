@@ -126,11 +126,11 @@ impl Planning {
         let parts = algorithm.parts(collective, self.ranks_of(collective));
         // Pieces are rounded up to whole lines.
         let piece = block_bytes.div_ceil(parts.max(1).into()).next_multiple_of(64);
-        let short = if self.machine.sockets { MESSAGE_SLICE_BYTES } else { SLOT_BYTES_MIN };
+        let short = if self.machine.between.is_messages() { MESSAGE_SLICE_BYTES } else { SLOT_BYTES_MIN };
         if piece <= short as u64 && !algorithm.is_pair() {
             return (short, true);
         }
-        let slice = if self.machine.sockets {
+        let slice = if self.machine.between.is_messages() {
             let by_distance = || self.slice_by_distance(algorithm, collective, block_bytes, piece);
             self.slice_of_messages(piece).max(if knows_distance { by_distance() } else { 0 })
         } else if let Some(slices) = algorithm.slices().or_else(|| self.slices_over_boxes(algorithm)) {
@@ -192,7 +192,7 @@ impl Planning {
 
     /// The slot that keeps the wire busy, where hosts are far apart; 0 elsewhere.
     fn far_slot(&self) -> u64 {
-        let far = || if self.machine.sockets { slot_by_distance(&self.topology) } else { 0 };
+        let far = || if self.machine.between.is_messages() { slot_by_distance(&self.topology) } else { 0 };
         *self.far_slot.get_or_init(far)
     }
 
@@ -213,7 +213,7 @@ impl Planning {
     /// Whether an algorithm's connections are to many peers.
     pub(crate) fn is_wide(&self, algorithm: Algorithm) -> bool {
         // Where there are few ranks no algorithm has many peers.
-        let few = self.machine.sockets && self.machine.ranks <= MESSAGE_RANKS_FEW;
+        let few = self.machine.between.is_messages() && self.machine.ranks <= MESSAGE_RANKS_FEW;
         let is_few_channels = algorithm.is_along_rails() && !algorithm.is_on_many_channels();
         algorithm.has_many_peers() && !few && !self.is_found_ring(algorithm) && !is_few_channels
     }

@@ -17,7 +17,7 @@ use consort_types::call::{Call, Kind};
 /// Bytes of a mailbox between hosts that are far apart, at most.
 const MAILBOX_MAX: usize = 16 << 20;
 
-fn member(host: u8, wire_mbits: u32, micros: u64) -> Member {
+pub(super) fn member(host: u8, wire_mbits: u32, micros: u64) -> Member {
     Member {
         host: format!("h{host}"),
         pid: 1,
@@ -25,6 +25,7 @@ fn member(host: u8, wire_mbits: u32, micros: u64) -> Member {
         machine: [host; 16],
         host_key: [host; 16],
         wire_mbits,
+        ports: vec![],
         round_trip: RoundTrip::of(Duration::from_micros(micros)),
         cores: 64,
         place: Place::default(),

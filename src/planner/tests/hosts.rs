@@ -7,12 +7,13 @@ use consort_algorithms::{Collective, Rank};
 
 use super::{planning_on, settings};
 use crate::planner::Machine;
+use crate::planner::machine::Between;
 use consort_settings::options::{SLOTS, TransportChoice};
 
 /// Hosts of equal numbers of ranks, each with an adapter of 25 Gb/s.
 fn hosts(hosts: u32, per_box: u32) -> Machine {
     let mut machine = Machine::of_one_host(hosts * per_box, 64);
-    (machine.hosts, machine.per_box, machine.sockets) = (hosts, per_box, true);
+    (machine.hosts, machine.per_box, machine.between) = (hosts, per_box, Between::Sockets);
     machine
 }
 
@@ -90,7 +91,7 @@ fn what_ranks_share_is_in_every_price() {
 fn machine_of(host_of: &[u32], wire_mbits: u32) -> Machine {
     let count = host_of.iter().max().map_or(0, |last| last + 1);
     let mut machine = Machine::of_one_host(host_of.len() as u32, 64);
-    (machine.hosts, machine.per_box, machine.sockets) = (count, 1, true);
+    (machine.hosts, machine.per_box, machine.between) = (count, 1, Between::Sockets);
     Machine { wire_mbits, host_of: host_of.to_vec(), ..machine }
 }
 

@@ -7,6 +7,7 @@ use consort_algorithms::catalogue::Algorithm;
 use consort_algorithms::topology::{self, MeasuredPair, Topology};
 
 use super::{planning_on, settings};
+use crate::planner::machine::Between;
 use crate::planner::{Machine, Planning};
 
 /// What ranks measure that have wires of these rates (bytes a second), each on a host of its own.
@@ -29,7 +30,7 @@ fn planned(machine: Machine, named: Option<&Topology>) -> Planning {
 
 fn hosts(ranks: u32) -> Machine {
     let mut machine = Machine::of_one_host(ranks, 64);
-    (machine.hosts, machine.per_box, machine.sockets) = (ranks, 1, true);
+    (machine.hosts, machine.per_box, machine.between) = (ranks, 1, Between::Sockets);
     machine
 }
 

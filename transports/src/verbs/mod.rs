@@ -8,6 +8,7 @@
 //! message        what two ends say to each other            line    one end of a queue pair: what it sends and hears
 //! meeting        how two ends meet                          events  what a device says of itself
 //! one, session   a connection by one queue pair, by several memory  of programs and of devices, used where it is
+//! rated          what is known of ports without a connection
 //! ```
 //!
 //! Each side makes a queue pair and its memory, and its address says where they are. Both connect when they know the other's; one of
@@ -26,10 +27,13 @@ mod line;
 mod meeting;
 mod memory;
 mod message;
+#[cfg(test)]
+mod null;
 mod one;
 mod options;
 mod port;
 mod queue;
+mod rated;
 mod search;
 mod session;
 #[cfg(test)]
@@ -60,6 +64,7 @@ use one::{One, OneConnection};
 pub use options::{Addresses, PortFilter, RdmaOptions, Travel};
 use port::{Domain, Port, Region, Written};
 use queue::Queue;
+pub use rated::RatedPort;
 use search::Search;
 use session::{Beginning, Session, SessionConnecting, Sessions};
 use sysfs::Sysfs;

@@ -132,7 +132,7 @@ fn over_the_devices_a_read_flushes() {
 }
 
 /// Both ends of two endpoints; the second one comes later.
-fn meet([first, second]: [Box<dyn Endpoint>; 2], late: Duration) -> [Box<dyn Connection>; 2] {
+pub(super) fn meet([first, second]: [Box<dyn Endpoint>; 2], late: Duration) -> [Box<dyn Connection>; 2] {
     let addresses = [first.address().clone(), second.address().clone()];
     let mut first = first.connect(&addresses[1]).expect("connecting");
     let begun = Instant::now();

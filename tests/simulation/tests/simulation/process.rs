@@ -172,6 +172,7 @@ impl Process {
             host_key: [if self.origin.are_apart { self.origin.hosts[self.rank as usize] as u8 } else { 0 };
                 16],
             wire_mbits: 0,
+            ports: Vec::new(),
             round_trip: Default::default(),
             cores: 64,
             place: Place::default(),
