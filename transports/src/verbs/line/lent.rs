@@ -107,8 +107,9 @@ impl Line {
 
     /// Forgets what is over, and sees to it that the device says so of the rest.
     pub(super) fn retire(&mut self) {
-        while let Some(over) = self.under_way.pop_front_if(|of| of.id <= self.completed) {
+        while let Some(over) = self.under_way.front().filter(|of| of.id <= self.completed) {
             self.load -= over.data.bytes();
+            self.under_way.pop_front();
         }
         self.lent.retire(self.completed, self.queue.accepted());
         if self.broke.is_some() && !self.lent.sources.is_empty() && !self.lent.is_draining {
