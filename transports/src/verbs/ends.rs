@@ -42,7 +42,7 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    /// Those of two endpoints' queue pairs of these numbers, of which this side `calls` or is called.
+    /// Those of two endpoints' queue pairs of these numbers; this side `calls` or is called.
     pub(super) fn of([here, there]: [&Place; 2], [own, other]: [usize; 2], calls: bool) -> Self {
         let peer = there.queues[other];
         let (reach, key) = there.ports[peer.port];

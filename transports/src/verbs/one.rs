@@ -1,4 +1,4 @@
-//! A connection by one queue pair: counters, and credits of which one waits for the next message, which says it too.
+//! A connection by one queue pair: counters, and credits; one credit waits for the next message, which says it too.
 //!
 //! ```text
 //! fill ──► the bytes are copied to where this side keeps them ──► one write and a message
