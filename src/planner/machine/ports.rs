@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use consort_algorithms::topology::PortOf;
 use consort_control::bootstrap::{Member, turn};
+use consort_transports::Verbs;
 
 /// Bytes a second of a megabit a second, less 3 % for headers.
 const BYTES_S: u64 = 121_250;
@@ -27,7 +28,7 @@ pub(super) fn taken(table: &[Member], ranks: &[u32]) -> Vec<PortOf> {
             1 => Some(member.ports[0]),
             several => {
                 let (turn, ranks) = turn(table, *rank as usize);
-                count = (several / ranks).max(1);
+                count = (several / ranks).clamp(1, Verbs::PORTS_MAX);
                 Some(member.ports[turn % several])
             }
         };

@@ -370,6 +370,15 @@ impl Peering {
         self.streams.iter().find_map(|(id, stream)| stream.owes().then_some(*id))
     }
 
+    /// Whether the peer has a stream's word: what was last said is all, and the path on which that was has delivered it.
+    pub(crate) fn is_said(&self, id: StreamId, is_over: impl Fn(Path) -> bool) -> bool {
+        let Some(stream) = self.streams.get(&id) else { return true };
+        match stream.said {
+            Some((word, path)) => word.credit == stream.credit && is_over(path),
+            None => stream.credit.is_none(),
+        }
+    }
+
     /// The stream's word went out on a path.
     pub(crate) fn said(&mut self, id: StreamId, path: Path) {
         let is_lost = self.way(path).is_some_and(|way| way.closed_there >= path.epoch);

@@ -164,4 +164,37 @@ mod tests {
         assert_eq!(first, [2, 4, 3, 5], "four ranks, four ports");
         assert!(order(&[], 3).is_empty());
     }
+
+    #[test]
+    fn ports_are_dealt_out_among_ranks_and_who_has_one_has_a_reserve() {
+        let port = |speed_mbit_s, adapter: &str| Standing {
+            distance: Distance::Node,
+            speed_mbit_s,
+            adapter: adapter.into(),
+        };
+        let all: Vec<Standing> = (0..8).map(|at| port(400_000, &format!("a{at}"))).collect();
+        let all: Vec<&Standing> = all.iter().collect();
+        // Which of the eight ports each of some ranks takes, by the order that its turn gives it.
+        let taken = |ranks: usize| -> Vec<Vec<usize>> {
+            let of = |turn| {
+                let order = order(&all, turn);
+                let primary = |(at, is_reserve): (usize, bool)| (!is_reserve).then(|| order[at]);
+                share(&all, ranks, 4).into_iter().filter_map(primary).collect()
+            };
+            (0..ranks).map(of).collect()
+        };
+        assert_eq!(taken(2), [[0, 2, 4, 6], [1, 3, 5, 7]]);
+        assert_eq!(taken(4), [[0, 4], [1, 5], [2, 6], [3, 7]]);
+        assert_eq!(taken(1)[0].len(), 4, "as many as a connection has");
+        assert_eq!(taken(8).concat(), (0..8).collect::<Vec<_>>());
+        assert_eq!(taken(16)[9], [1], "two ranks a port");
+        assert_eq!(share(&all, 0, 4).len(), 4, "an unknown number of ranks is one");
+
+        let ports = [port(400_000, "a"), port(200_000, "a"), port(100_000, "b")];
+        let ports: Vec<&Standing> = ports.iter().collect();
+        assert_eq!(share(&ports, 1, 4), [(0, false), (2, true)], "of another adapter");
+        assert_eq!(share(&ports[..2], 1, 4), [(0, false), (1, true)]);
+        assert_eq!(share(&ports[..1], 1, 4), [(0, false)]);
+        assert!(share(&[], 1, 4).is_empty());
+    }
 }

@@ -56,7 +56,7 @@ fn name(event: u32) -> &'static str {
 fn of_port(event: u32) -> Option<&'static str> {
     Some(match event {
         sys::EVENT_PORT_ERR => {
-            "the port is down: what is sent fails after some seconds unless the port comes back; look at the cable and the switch"
+            "the port is down: what is sent goes by other ports of its connections, or fails after some seconds unless the port comes back; look at the cable and the switch"
         }
         sys::EVENT_PORT_ACTIVE => "the port is active",
         sys::EVENT_LID_CHANGE => {

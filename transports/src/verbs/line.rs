@@ -167,6 +167,11 @@ impl Line {
         self.greeted
     }
 
+    /// Which of the endpoint's ports it uses.
+    pub(super) fn port(&self) -> usize {
+        self.ends.port
+    }
+
     /// Whether this side greets.
     pub(super) fn calls(&self) -> bool {
         self.ends.calls
@@ -302,6 +307,14 @@ impl Line {
         Ok(is_free)
     }
 
+    /// Has the device say whether all that was sent has arrived, where nothing says so yet.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(super) fn ask(&mut self) -> Result<(), TransportError> {
+        if self.broke.is_none() && self.completed < self.posted { self.ask_device() } else { Ok(()) }
+    }
+
     /// Has the device say that all work before is over, where it would not.
     fn ask_device(&mut self) -> Result<(), TransportError> {
         if self.unsignalled > 0 && self.has_room_for(1, None)? {
@@ -390,6 +403,8 @@ impl Line {
             posted[at] = write;
             at + 1
         });
+        // What was sent last is asked for in its turn.
+        self.idle_looks = 0;
         self.queue.post(&posted[..count]).inspect_err(|_| {
             // What follows would have wrong numbers.
             self.broke.get_or_insert((Wc { status: FLUSHED, ..Wc::default() }, Instant::now()));
@@ -462,8 +477,18 @@ impl Line {
         let mut completions = [Wc::default(); BATCH];
         loop {
             let count = self.queue.received(&mut completions)?;
+            let mut failed = None;
             for wc in &completions[..count] {
-                self.hear(wc, take)?;
+                // What has come is heard although there is no room for more.
+                if let Err(error) = self.hear(wc, take) {
+                    failed.get_or_insert(error);
+                }
+                if self.wrong.is_some() {
+                    break;
+                }
+            }
+            if let Some(error) = failed {
+                return Err(error);
             }
             if count == 0 {
                 return self.hear_of_sent();

@@ -171,14 +171,16 @@ impl Verbs {
         let shares = choice::share(&standings, ranks, PORTS_MAX);
         let domain = |(at, _): &(usize, bool)| Domain::new(&ports[*at]);
         let domains: Arc<[Arc<Domain>]> = shares.iter().map(domain).collect::<Result<_, _>>()?;
+        // Each port has as many, also where all together would be more than a connection has.
+        let reserves = shares.iter().filter(|(_, is_reserve)| *is_reserve).count();
+        let most = (LANES_MAX - reserves) / (shares.len() - reserves);
         let mut lanes = Vec::new();
         for (number, (at, is_reserve)) in shares.iter().enumerate() {
             let port = &ports[*at];
             tracing::debug!(device = port.device, port = port.number, reach = ?port.reach, is_reserve, "RDMA by this port");
-            let count = if *is_reserve { 1 } else { usize::from(queue_pairs) };
+            let count = if *is_reserve { 1 } else { usize::from(queue_pairs).clamp(1, most) };
             lanes.extend(std::iter::repeat_n((number, *is_reserve), count));
         }
-        lanes.truncate(LANES_MAX);
         let (closed, sessions) = (Closed::new(NAME)?, Sessions::new()?);
         let parts: [Arc<dyn Service>; 3] = [Arc::new(Watch::new(devices)?), closed.clone(), sessions.clone()];
         let service = Arc::new(Attendant::new(parts)?);

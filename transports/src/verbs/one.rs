@@ -379,7 +379,9 @@ impl Connection for OneConnection {
         done: &mut usize,
     ) -> Result<Poll<u64>, TransportError> {
         let large = Some(source).filter(|source| source.len() >= LENT_BYTES_MIN);
-        let Some(registration) = large.and_then(|source| self.shared.registrations[0].of(source)) else {
+        let Some(registration) =
+            large.and_then(|source| self.shared.registrations[self.one().line.port()].of(source))
+        else {
             return Ok(self.fill(offset, source.read(), (value, tag), done)?.map(|()| 0));
         };
         let one = self.own()?;
@@ -402,7 +404,8 @@ impl Connection for OneConnection {
     }
 
     fn device_link(&mut self) -> Option<&mut dyn DeviceLink> {
-        Some(self)
+        // Devices' memory is known to the first port.
+        if self.one().line.port() == 0 { Some(self) } else { None }
     }
 
     fn signal(&mut self, kind: CounterKind, value: u64, tag: u64) -> Result<Poll<()>, TransportError> {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::choice::Near;
-use super::message::LANE_BYTES;
+use super::message::{LANE_BYTES, PORTS_MAX};
 use super::port::Port;
 use super::search::Search;
 use super::sysfs::Sysfs;
@@ -49,6 +49,9 @@ impl RatedPort {
 }
 
 impl Verbs {
+    /// Ports that a rank takes at most.
+    pub const PORTS_MAX: usize = PORTS_MAX;
+
     /// Bytes that each side of a connection registers, and so pins, for mailboxes of this length: the mailbox that the peer writes to, and the
     /// picture of the peer's from which it is written, each behind a tray. Each further
     /// queue pair of the connection has two more trays.

@@ -74,8 +74,7 @@ impl Service for Sessions {
                 Err(TryLockError::WouldBlock) => continue,
             };
             if session.needs_tending() {
-                // An error is the next call's to find.
-                let _ = session.progress();
+                session.tend();
             }
             tended.is_tended.store(session.needs_tending(), Ordering::Relaxed);
         }
@@ -240,6 +239,7 @@ impl Connection for SessionConnection {
             CounterKind::Ready => self.put_all(0, Span::of::<u8>(&[]), Some(Ready { value, tag }), &mut 0),
             CounterKind::Credit => {
                 self.own()?.credit(value, tag)?;
+                self.tend();
                 Ok(Poll::Ready(()))
             }
         }
@@ -291,7 +291,10 @@ impl Closed {
 
 impl Closing for Closed {
     fn is_open(&mut self) -> bool {
-        matches!(self.session().progress(), Ok(PeerState::Open))
+        let mut session = self.session();
+        let is_open = matches!(session.progress(), Ok(PeerState::Open));
+        session.ask_devices();
+        is_open
     }
 
     fn say_end(&mut self) -> bool {

@@ -112,7 +112,10 @@ impl Inbox {
                 Ok(())
             }
             Kind::Dial | Kind::Dialled => {
-                self.dialled.push(Dialled::read(message)?);
+                let new = Dialled::read(message)?;
+                // What was asked before was given up.
+                self.dialled.retain(|of| of.path.number != new.path.number);
+                self.dialled.push(new);
                 Ok(())
             }
             Kind::Hello => Ok(()),

@@ -12,6 +12,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::super::NAME;
 use super::super::ends::Ends;
 use super::super::events;
 use super::super::line::{Line, Take};
@@ -22,6 +23,8 @@ use crate::{PeerState, TransportError};
 
 /// How long a peer may take to answer, or to be met, where other lanes lead to it.
 const PATIENCE: Duration = Duration::from_secs(6);
+/// A peer that does not answer is asked again after twice as long, as many times: it may compute, and each question keeps a place of a tray.
+const UNANSWERED_MAX: u32 = 5;
 
 /// How far a lane is.
 pub(super) enum State {
@@ -43,10 +46,10 @@ pub(super) enum Seen {
     Came,
     /// The two have met.
     Opened,
-    /// It has failed, or was to be closed, and all that had come by it has been heard.
-    Closed,
-    /// Its peer could not be met.
-    NotOpened,
+    /// It has failed, or was to be closed, and all that had come by it has been heard: why, where it has failed.
+    Closed(Option<TransportError>),
+    /// Its peer could not be met: why, where that is known.
+    NotOpened(Option<TransportError>),
 }
 
 /// What is known of a connection's lanes.
@@ -67,6 +70,8 @@ pub(super) struct Lane {
     /// Whether it is to carry something only where no other does.
     pub(super) is_reserve: bool,
     pub(super) speed_mbit_s: u64,
+    /// Questions in a row that the peer did not answer.
+    pub(super) unanswered: u32,
     /// Whether it has ever led to the peer.
     pub(super) has_led: bool,
     pub(super) soundness: Soundness,
@@ -108,34 +113,31 @@ impl Lane {
         };
     }
 
-    /// Takes in what has come; a peer is waited for as long as no lane has led to it. The line of a lane that is closed is given out.
+    /// Takes in what has come; a peer is waited for as long as no lane has led to it.
     ///
     /// # Errors
     /// [`TransportError::Protocol`]: the peer said what it must not.
-    pub(super) fn look(
-        &mut self,
-        others: Others,
-        take: Take<'_>,
-    ) -> Result<(Seen, Option<Box<Line>>), TransportError> {
+    pub(super) fn look(&mut self, others: Others, take: Take<'_>) -> Result<Seen, TransportError> {
         match &mut self.state {
-            State::Closed => return Ok((Seen::Nothing, None)),
+            State::Closed => return Ok(Seen::Nothing),
             State::Open(line) => {
                 let seen = line.look(take);
                 if let Some(came) = sound(line, seen)? {
-                    return Ok((if came { Seen::Came } else { Seen::Nothing }, None));
+                    return Ok(if came { Seen::Came } else { Seen::Nothing });
                 }
                 self.stop();
-                return Ok((Seen::Nothing, None));
+                return Ok(Seen::Nothing);
             }
             State::Asking(_, since) => {
-                if since.elapsed() < PATIENCE && others.are_open {
-                    return Ok((Seen::Nothing, None));
+                if since.elapsed() < PATIENCE * (1 << self.unanswered.min(UNANSWERED_MAX)) && others.are_open
+                {
+                    return Ok(Seen::Nothing);
                 }
             }
             State::Meeting(line, meeting, since) => match met(line, meeting, take)? {
-                Some(true) => return Ok((Seen::Opened, None)),
+                Some(true) => return Ok(Seen::Opened),
                 Some(false) if !others.have_led || since.elapsed() < PATIENCE => {
-                    return Ok((Seen::Nothing, None));
+                    return Ok(Seen::Nothing);
                 }
                 Some(false) | None => {}
             },
@@ -147,19 +149,37 @@ impl Lane {
                     Ok(is_drained) => is_drained,
                 };
                 if !is_drained && since.elapsed() < STOPPING {
-                    return Ok((Seen::Nothing, None));
+                    return Ok(Seen::Nothing);
                 }
-                let State::Draining(line, _) = std::mem::replace(&mut self.state, State::Closed) else {
-                    return Ok((Seen::Closed, None));
-                };
-                return Ok((Seen::Closed, is_drained.then_some(line)));
             }
         }
-        let line = match std::mem::replace(&mut self.state, State::Closed) {
-            State::Meeting(line, ..) => Some(line),
-            _ => None,
+        // What comes by it later would not be heard: the queue pair goes.
+        let (is_met, line) = match std::mem::replace(&mut self.state, State::Closed) {
+            State::Draining(line, _) => (true, Some(line)),
+            State::Meeting(line, ..) => (false, Some(line)),
+            _ => (false, None),
         };
-        Ok((Seen::NotOpened, line))
+        let why = line.and_then(|line| why(&line));
+        Ok(if is_met { Seen::Closed(why) } else { Seen::NotOpened(why) })
+    }
+}
+
+/// Why a line works no longer.
+fn why(line: &Line) -> Option<TransportError> {
+    events::trouble(&line.queue).or_else(|| line.check().err())
+}
+
+/// The same error once more.
+pub(super) fn again(error: &TransportError) -> TransportError {
+    match error {
+        TransportError::Completion { transport, failed } => {
+            TransportError::Completion { transport, failed: failed.clone() }
+        }
+        TransportError::Adapter { trouble, .. } => TransportError::adapter(NAME, (**trouble).clone()),
+        TransportError::System { call, source, .. } => {
+            TransportError::system(NAME, call, std::io::Error::new(source.kind(), source.to_string()))
+        }
+        _ => TransportError::PeerClosed { transport: NAME },
     }
 }
 

@@ -27,7 +27,7 @@ impl Lane {
 
 impl Session {
     /// A lane has opened or closed.
-    pub(super) fn turned(&mut self, at: usize, seen: &Seen, line: Option<Box<Line>>) {
+    pub(super) fn turned(&mut self, at: usize, seen: Seen) {
         let now = self.now();
         let path = self.lanes[at].path;
         match seen {
@@ -38,7 +38,7 @@ impl Session {
                 };
                 if self.inbox.peering.opened(path, now) {
                     self.lanes[at].state = State::Open(line);
-                    self.lanes[at].has_led = true;
+                    (self.lanes[at].has_led, self.lanes[at].unanswered) = (true, 0);
                     if path.epoch > 1 {
                         let port = line_name(&self.lanes[at], self);
                         let (breaks, again) = self.inbox.peering.counts();
@@ -54,16 +54,17 @@ impl Session {
                     }
                 }
             }
-            Seen::Closed => {
-                if let Some(line) = line {
-                    self.note_lost(path, line);
-                }
+            Seen::Closed(why) => {
+                self.note_lost(path, why);
                 self.inbox.peering.broken(path, now);
+                // The question may have gone by it.
+                self.asked = self.acknowledged;
             }
-            Seen::NotOpened => {
-                if let Some(line) = line {
-                    self.lost.get_or_insert(line);
+            Seen::NotOpened(why) => {
+                if let Some(error) = why {
+                    self.lost.get_or_insert(error);
                 }
+                self.lanes[at].unanswered += 1;
                 self.inbox.peering.not_opened(path, now);
             }
             Seen::Nothing | Seen::Came => {}
@@ -72,13 +73,13 @@ impl Session {
         self.is_whole = self.lanes.iter().all(Lane::is_open);
     }
 
-    /// Keeps the line that has failed, which says why, and tells people.
-    fn note_lost(&mut self, path: Path, line: Box<Line>) {
+    /// Keeps why a lane has failed, and says so.
+    fn note_lost(&mut self, path: Path, why: Option<TransportError>) {
         let others = self.lanes.iter().filter(|lane| lane.is_open()).count();
-        if let Err(error) = line.check() {
+        if let Some(error) = why {
             tracing::warn!(transport = NAME, path = path.number, path.epoch, others, %error, "a queue pair has failed; what it carried goes by others");
+            self.lost = Some(error);
         }
-        self.lost = Some(line);
     }
 
     /// Stops lanes whose port here is down, where others carry on: what they carried need not wait until packets were sent again in vain.

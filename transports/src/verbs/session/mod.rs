@@ -25,20 +25,21 @@ use std::time::{Duration, Instant};
 
 use consort_memory::Span;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use super::NAME;
 use super::ends::{Ends, Memory};
 use super::line::{Data, Line};
 use super::meeting::Meeting;
 use super::message::{CARRIED_BYTES, Kind, LANE_BYTES, Message};
 use super::port::Domain;
 use super::queue::Queue;
-use super::{NAME, events};
 use crate::mapped::check_bounds;
 use crate::streams::{Fragment, Path, Peering, Ready, STREAM, Soundness};
 use crate::{PeerState, TransportError, Way};
 pub(super) use connection::{SessionConnecting, Sessions};
 use inbox::{Dialled, Inbox};
-use lane::{Lane, Others, Seen, State};
+use lane::{Lane, Others, Seen, State, again};
 
 /// Fragments of a fill for each lane that takes part, of at least this many bytes each.
 const FRAGMENTS: usize = 2;
@@ -84,9 +85,13 @@ pub(super) struct Session {
     /// Whether the end is to be said, and by which path it was.
     is_closing: bool,
     end_on: Option<Path>,
+    /// Whether its rank may sleep on the descriptor, and what wakes it where another thread has taken in what came.
+    is_armed: bool,
+    bell: EventFd,
+    is_rung: bool,
     wrong: Option<&'static str>,
     /// The last that failed, which says why.
-    lost: Option<Box<Line>>,
+    lost: Option<TransportError>,
     began: Instant,
     /// Of what the lanes' descriptors say.
     epoll: Arc<Epoll>,
@@ -106,6 +111,11 @@ impl Session {
     ) -> Result<Self, TransportError> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)
             .map_err(|error| TransportError::system(NAME, "epoll_create1", error))?;
+        let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+            .map_err(|error| TransportError::system(NAME, "eventfd", error))?;
+        epoll
+            .add(&bell, EpollEvent::new(EpollFlags::EPOLLIN, 0))
+            .map_err(|error| TransportError::system(NAME, "epoll_ctl of a bell", error))?;
         let epoll = Arc::new(epoll);
         let peering = Peering::new(lanes.len() as u8, calls);
         let mut session = Session {
@@ -127,6 +137,9 @@ impl Session {
             is_whole: false,
             is_closing: false,
             end_on: None,
+            is_armed: false,
+            bell,
+            is_rung: false,
             wrong: None,
             lost: None,
             began: Instant::now(),
@@ -154,6 +167,7 @@ impl Session {
                 ends,
                 is_reserve,
                 speed_mbit_s,
+                unanswered: 0,
                 has_led: false,
                 soundness,
             });
@@ -210,8 +224,7 @@ impl Session {
 
     /// Why no queue pair is left.
     fn failure(&self) -> TransportError {
-        let of_line = |line: &Line| events::trouble(&line.queue).or_else(|| line.check().err());
-        self.lost.as_deref().and_then(of_line).unwrap_or(TransportError::PeerClosed { transport: NAME })
+        self.lost.as_ref().map_or(TransportError::PeerClosed { transport: NAME }, again)
     }
 
     /// Forgets the places of fills that the peer has acknowledged.
@@ -270,17 +283,19 @@ impl Session {
 
     /// The lane that is to carry the next: the one with the least under way for its speed, and a reserve where no other is open.
     fn best(&self, full: u32) -> Option<usize> {
+        let carries = |lane: &Lane| lane.is_open() && self.inbox.peering.is_open(lane.path);
+        let has_primary = self.lanes.iter().any(|lane| !lane.is_reserve && carries(lane));
         let may = |(at, lane): &(usize, &Lane)| {
             full >> at & 1 == 0
-                && lane.is_open()
-                && self.inbox.peering.is_open(lane.path)
+                && carries(lane)
+                && !(lane.is_reserve && has_primary)
                 && !self.letters.iter().any(|(on, _)| on.number == lane.path.number)
         };
         let key = |(at, lane): &(usize, &Lane)| {
             let line = lane.line();
             let load = line.map_or(0, |line| line.load() as u64) * 1024 / lane.speed_mbit_s.max(1);
             let is_down = line.is_some_and(|line| line.queue.port().is_down());
-            (is_down, lane.is_reserve, load, *at)
+            (is_down, load, *at)
         };
         self.lanes.iter().enumerate().filter(may).min_by_key(key).map(|(at, _)| at)
     }
@@ -415,7 +430,34 @@ impl Session {
         self.wrong.is_none()
             && !self.lanes.iter().all(Lane::is_closed)
             && !self.inbox.has_ended()
-            && (!self.is_whole || !self.is_delivered())
+            && (!self.is_whole || !self.is_delivered() || !self.is_heard())
+    }
+
+    /// Whether the last word of the other direction has arrived.
+    fn is_heard(&self) -> bool {
+        self.inbox.peering.is_said(STREAM, |path| {
+            let lane = &self.lanes[usize::from(path.number)];
+            lane.is_open_as(path) && lane.line().is_some_and(Line::is_delivered)
+        })
+    }
+
+    /// Looks after it while its rank is in no call, or sleeps: what was taken in wakes the rank then.
+    fn tend(&mut self) {
+        let was_armed = self.is_armed;
+        let said = |of: &Self| (of.inbox.ready.value(), of.inbox.credit.value());
+        let before = said(self);
+        // An error is the next look's to find.
+        let is_open = matches!(self.progress(), Ok(PeerState::Open));
+        self.ask_devices();
+        if was_armed && (!is_open || said(self) != before || !matches!(self.arm(), Ok(true))) {
+            self.is_rung = self.bell.write(1).is_ok();
+        }
+    }
+
+    /// Has each lane's device say whether what was sent has arrived.
+    fn ask_devices(&mut self) {
+        // A failure is the next look's to find.
+        self.lanes.iter_mut().filter_map(Lane::open).for_each(|line| drop(line.ask()));
     }
 
     /// Takes in what has come, and mends what has failed.
@@ -425,6 +467,10 @@ impl Session {
     fn progress(&mut self) -> Result<PeerState, TransportError> {
         if let Some(what) = self.wrong {
             return Err(TransportError::Protocol { transport: NAME, what });
+        }
+        self.is_armed = false;
+        if std::mem::take(&mut self.is_rung) {
+            let _ = self.bell.read();
         }
         let has_come = self.look().inspect_err(|error| {
             if let TransportError::Protocol { what, .. } = error {
@@ -458,13 +504,12 @@ impl Session {
         };
         for at in 0..self.lanes.len() {
             let Self { lanes, inbox, .. } = self;
-            let (seen, line) =
-                lanes[at].look(others, &mut |message, carried| inbox.take(message, carried))?;
+            let seen = lanes[at].look(others, &mut |message, carried| inbox.take(message, carried))?;
             match seen {
                 Seen::Nothing => {}
                 Seen::Came => has_come = true,
                 other => {
-                    self.turned(at, &other, line);
+                    self.turned(at, other);
                     has_come = true;
                 }
             }
@@ -497,12 +542,17 @@ impl Session {
                 State::Closed | State::Asking(..) | State::Draining(..) => true,
             };
         }
-        Ok(is_quiet && self.fences_are_heard())
+        self.is_armed = is_quiet && self.fences_are_heard();
+        Ok(self.is_armed)
     }
 
-    /// The paths that have ever led to the peer, with those that are lost, which have been down for `after`.
+    /// The paths that have ever led to the peer, with those that are lost, which have been down for `after`. None where there is one beside a
+    /// reserve: nothing carries less when either of the two fails.
     fn ways(&mut self, after: Duration, each: &mut dyn FnMut(Way)) {
         let now = self.now();
+        if self.lanes.iter().any(|lane| lane.is_reserve) {
+            return;
+        }
         for lane in self.lanes.iter_mut().filter(|lane| lane.has_led) {
             let is_lost = lane.soundness.look(lane.is_open(), now, after);
             let from = self.domains[lane.ends.port].port.reach.gid.ip();

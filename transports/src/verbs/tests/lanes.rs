@@ -292,3 +292,124 @@ fn what_is_sent_by_one_who_goes_at_once_arrives_although_a_rail_fails() {
     }
     standin::delay(3);
 }
+
+/// The control thread takes in nothing that a sleeping rank waits for: the rank would sleep on.
+#[test]
+fn what_comes_to_a_sleeper_wakes_it_although_its_session_is_looked_after() {
+    let is_readable = |connection: &dyn Connection| {
+        use std::os::fd::AsRawFd;
+        let fd = connection.wake().expect("a descriptor").as_raw_fd();
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one structure that lives during the call.
+        unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+    };
+    let sides = [over(221, 2, 1), over(222, 2, 1)];
+    let [mut one, mut other] = linked([&sides[0], &sides[1]]);
+    let service = sides[1].service().expect("a service");
+    for round in 1..30 {
+        let place = round as usize * 64;
+        // What it has sent is why it is looked after.
+        assert!(other.fill(place, Span::of(&[round; 8]), (round, 0), &mut 0).expect("room").is_ready());
+        crate::conformance::eventually("it may sleep", || other.arm().then_some(()));
+        assert!(one.fill(place, Span::of(&[round; 8]), (round, 0), &mut 0).expect("room").is_ready());
+        crate::conformance::eventually("it comes", || {
+            service.serve();
+            let _ = one.progress().expect("it goes on");
+            let has_come = other.counter(CounterKind::Ready).value() == round;
+            (has_come || is_readable(&*other)).then_some(())
+        });
+        assert!(is_readable(&*other), "round {round}: the sleeper is woken");
+        crate::conformance::eventually("it takes that in", || {
+            let _ = (one.progress().expect("it goes on"), other.progress().expect("it goes on"));
+            let values = [&one, &other].map(|end| end.counter(CounterKind::Ready).value());
+            (values == [round; 2]).then_some(())
+        });
+    }
+}
+
+#[test]
+fn each_port_has_as_many_queue_pairs_where_all_together_would_be_too_many() {
+    let lanes = |rails, queue_pairs| over(223, rails, queue_pairs).shared.lanes.clone();
+    let ports = |rails: usize, each: usize| -> Vec<(usize, bool)> {
+        (0..rails).flat_map(|rail| std::iter::repeat_n((rail, false), each)).collect()
+    };
+    assert_eq!(lanes(2, 3), ports(2, 3));
+    assert_eq!(lanes(2, 16), ports(2, 8));
+    assert_eq!(lanes(4, 128), ports(4, 4));
+    assert_eq!(lanes(3, 16), ports(3, 5));
+    assert_eq!(lanes(1, 16), ports(1, 16));
+    let mut slow = AdapterPort::ethernet(address(1, 223));
+    slow.attr.active_width = 1;
+    let fast = AdapterPort::ethernet(address(0, 223));
+    set(vec![Adapter::new("fast", vec![fast]), Adapter::new("slow", vec![slow])]);
+    let options = RdmaOptions { queue_pairs: 16, ..RdmaOptions::default() };
+    let verbs = transport(&options, &nothing()).expect("a transport");
+    let reserves = verbs.shared.lanes.iter().filter(|(_, is_reserve)| *is_reserve).count();
+    assert_eq!((verbs.shared.lanes.len(), reserves), (16, 1));
+}
+
+/// What a device says of its port is enough: no packet has to be lost.
+#[test]
+fn a_port_that_its_device_reports_down_is_left_at_once_and_taken_again_when_it_is_back() {
+    use super::super::standin::raise;
+    use super::super::sys::{EVENT_PORT_ACTIVE, EVENT_PORT_ERR};
+    let sides = [over(224, 2, 1), over(225, 2, 1)];
+    let mut traffic = Traffic::new(linked([&sides[0], &sides[1]]), 12);
+    traffic.run(20, |_, _| {}).expect("all is well");
+    crate::conformance::eventually("both lead to the peer", || {
+        traffic.ends.iter_mut().for_each(|end| drop(end.progress()));
+        traffic.ends.iter().all(|end| is_whole(&**end)).then_some(())
+    });
+    let context = sides[0].shared.domains[1].port.context;
+    let service = sides[0].service().expect("a service");
+    raise(context, EVENT_PORT_ERR, 1);
+    service.serve();
+    let mut most = 20;
+    for _ in 0..5 {
+        most += 20;
+        traffic.run(most, |_, _| {}).expect("the other carries on");
+        assert_eq!(lost(&*traffic.ends[0], Duration::ZERO), [false, true]);
+    }
+    raise(context, EVENT_PORT_ACTIVE, 1);
+    service.serve();
+    crate::conformance::eventually("it is taken again", || {
+        most += 10;
+        traffic.run(most, |_, _| {}).expect("it goes on");
+        traffic.ends.iter().all(|end| is_whole(&**end)).then_some(())
+    });
+}
+
+/// What a lane that fails has not carried is asked for again: a place is written twice without a credit between.
+#[test]
+fn places_that_are_written_again_without_credits_are_written_although_rails_fail() {
+    let mut random = Random::new(13);
+    let sides = [over(226, 2, 1), over(227, 2, 1)];
+    let [mut one, mut other] = linked([&sides[0], &sides[1]]);
+    let mut down = None;
+    for value in 1..=300u64 {
+        let bytes = [value as u8; 3000];
+        let mut is_whole_again = false;
+        crate::conformance::eventually("it has room", || {
+            let _ = (one.progress().expect("it goes on"), other.progress().expect("it goes on"));
+            is_whole_again |= is_whole(&*one) && is_whole(&*other);
+            one.fill(0, Span::of(&bytes), (value, 0), &mut 0).expect("it goes on").is_ready().then_some(())
+        });
+        match down {
+            None if random.below(12) == 0 && is_whole_again => {
+                let rail = gid(random.below(2) as u8, 226 + random.below(2) as u8);
+                cut(rail, true);
+                down = Some(rail);
+            }
+            Some(rail) if random.below(4) == 0 => {
+                cut(rail, false);
+                down = None;
+            }
+            _ => {}
+        }
+    }
+    down.into_iter().for_each(|rail| cut(rail, false));
+    crate::conformance::eventually("the last arrives", || {
+        let _ = (one.progress().expect("it goes on"), other.progress().expect("it goes on"));
+        (other.counter(CounterKind::Ready).value() == 300).then_some(())
+    });
+}
