@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use consort_memory::{Span, SpanMut};
 
-use self::lent::Direct;
+use self::lent::Data;
 use super::NAME;
 use super::ends::{Ends, Memory};
 use super::message::{
@@ -51,29 +51,6 @@ struct UnderWay {
     /// Its work request.
     id: u64,
     data: Data,
-}
-
-/// Bytes that the device is to write.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Data {
-    /// Of the picture of the peer's memory, from an offset on, which is that of the peer's.
-    Picture(usize, usize),
-    /// Where they are.
-    Direct(Direct),
-}
-
-impl Data {
-    fn bytes(&self) -> usize {
-        match self {
-            Data::Picture(_, bytes) => *bytes,
-            Data::Direct(direct) => direct.bytes,
-        }
-    }
-
-    /// Whether it has any of these bytes of the picture.
-    fn overlaps(&self, offset: usize, bytes: usize) -> bool {
-        matches!(self, Data::Picture(from, of) if *from < offset + bytes && offset < *from + *of)
-    }
 }
 
 /// One end.

@@ -15,8 +15,8 @@ use std::task::Poll;
 use consort_memory::{Counter, HeldRead, Span, SpanMut};
 
 use super::ends::Memory;
-use super::line::lent::{Direct, Kept};
-use super::line::{Data, Line, Take};
+use super::line::lent::{Data, Direct, Kept};
+use super::line::{Line, Take};
 use super::memory::{LENT_BYTES_MIN, Staging};
 use super::message::{CARRIED_BYTES, Kind, LANE_BYTES, Message};
 use super::port::Registration;

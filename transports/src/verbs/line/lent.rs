@@ -15,7 +15,7 @@ use super::super::port::Registration;
 use super::super::queue::Write;
 use super::super::status::FLUSHED;
 use super::super::sys::Wc;
-use super::{Data, Line};
+use super::Line;
 use crate::TransportError;
 
 /// Bytes that the device reads where they are, and where it writes them.
@@ -32,6 +32,29 @@ impl Direct {
     pub(super) fn write(&self, of: Write) -> Write {
         let ((from, lkey), (to, rkey)) = (self.from, self.to);
         Write { from, lkey, to, rkey, is_direct: true, ..of }
+    }
+}
+
+/// Bytes that the device is to write.
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) enum Data {
+    /// Of the picture of the peer's memory, from an offset on, which is that of the peer's.
+    Picture(usize, usize),
+    /// Where they are.
+    Direct(Direct),
+}
+
+impl Data {
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Data::Picture(_, bytes) => *bytes,
+            Data::Direct(direct) => direct.bytes,
+        }
+    }
+
+    /// Whether it has any of these bytes of the picture.
+    pub(super) fn overlaps(&self, offset: usize, bytes: usize) -> bool {
+        matches!(self, Data::Picture(from, of) if *from < offset + bytes && offset < *from + *of)
     }
 }
 

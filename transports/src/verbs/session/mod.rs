@@ -29,7 +29,8 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::NAME;
 use super::ends::{Ends, Memory};
-use super::line::{Data, Line};
+use super::line::Line;
+use super::line::lent::Data;
 use super::meeting::Meeting;
 use super::message::{CARRIED_BYTES, Kind, LANE_BYTES, Message};
 use super::port::Domain;
