@@ -28,7 +28,7 @@ pub(crate) fn options(rdma: &Rdma) -> RdmaOptions {
             service_level: rdma.service_level.unwrap_or(default.travel.service_level),
             traffic_class: rdma.traffic_class.unwrap_or(default.travel.traffic_class),
             partition: rdma.partition.unwrap_or(default.travel.partition),
-            timeout: rdma.timeout.unwrap_or(default.travel.timeout),
+            timeout: rdma.timeout,
             retries: rdma.retries.unwrap_or(default.travel.retries),
         },
         queue_pairs: rdma.queue_pairs.unwrap_or(default.queue_pairs),

@@ -25,11 +25,11 @@ pub struct Connections {
     pub algorithm: Algorithm,
     /// Ranks to which it has connections that are no memory of both.
     pub peers: u32,
-    /// Connections to them; of RDMA each has one queue pair.
+    /// Connections to them; of RDMA each has one queue pair, or several where ranks have several ports or ask for more.
     pub connections: u32,
     /// Bytes of each connection's mailbox, at each side.
     pub mailbox_bytes: u64,
-    /// Bytes that are registered and pinned for all of them together; 0 where nothing is.
+    /// Bytes that are registered and pinned for all of them together, with one queue pair each; 0 where nothing is.
     pub registered_bytes: u64,
 }
 

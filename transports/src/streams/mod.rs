@@ -19,6 +19,7 @@
 //! a fill that has been released. What a peer says is checked, and makes this side keep [`FILLS_MAX`] fills of a stream at
 //! most. Absent: sockets, clocks (time comes as an argument), bytes (who sends has them, see [`Outbound::keep`]), ranks.
 
+mod deferred;
 mod inbound;
 mod outbound;
 mod peering;
@@ -26,6 +27,7 @@ mod soundness;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use deferred::Deferred;
 pub(crate) use inbound::{Inbound, Landing};
 pub(crate) use outbound::Outbound;
 pub(crate) use peering::{Fenced, Order, Peering, Word};

@@ -39,11 +39,17 @@ pub(super) struct Ends {
     pub(super) nonces: [Nonce; 2],
     /// Whether this side greets.
     pub(super) calls: bool,
+    /// Whether the connection has no other queue pair.
+    pub(super) is_alone: bool,
 }
 
 impl Ends {
-    /// Those of two endpoints' queue pairs of these numbers; this side `calls` or is called.
-    pub(super) fn of([here, there]: [&Place; 2], [own, other]: [usize; 2], calls: bool) -> Self {
+    /// Those of two endpoints' queue pairs of these numbers; this side `calls` or is called, and there are others or not.
+    pub(super) fn of(
+        [here, there]: [&Place; 2],
+        [own, other]: [usize; 2],
+        (calls, is_alone): (bool, bool),
+    ) -> Self {
         let peer = there.queues[other];
         let (reach, key) = there.ports[peer.port];
         let peer = Peer { reach, number: peer.number, first_packet: there.first_packet(other) };
@@ -56,6 +62,7 @@ impl Ends {
             start: there.start,
             nonces: [here.nonce, there.nonce],
             calls,
+            is_alone,
         }
     }
 }

@@ -136,7 +136,7 @@ impl Line {
     fn connect(&mut self) -> Result<(), TransportError> {
         let there = self.ends.peer;
         let expected = Peer { first_packet: later_packet(there.first_packet, self.heard), ..there };
-        self.queue.connect(&expected, later_packet(self.ends.first_packet, self.sent))
+        self.queue.connect(&expected, later_packet(self.ends.first_packet, self.sent), self.ends.is_alone)
     }
 
     /// How many hellos have come.

@@ -74,8 +74,6 @@ const NAME: &str = "verbs";
 /// The transport of a rank over the best of its ports.
 pub struct Verbs {
     shared: Arc<Shared>,
-    /// The best first; all but those of `shared` are for people.
-    ports: Vec<Arc<Port>>,
     service: Arc<Attendant>,
 }
 
@@ -110,7 +108,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Verbs {
-    /// Over the best port of this system.
+    /// Over the best ports of this system.
     ///
     /// # Errors
     /// As of [`Verbs::near`].
@@ -118,7 +116,7 @@ impl Verbs {
         Self::near(&RdmaOptions::default(), &Near::default())
     }
 
-    /// Over the port of this system that is asked for and best for a rank in this place.
+    /// Over the ports of this system that are asked for and best for a rank in this place.
     ///
     /// # Errors
     /// Why there is none ([`AdapterTrouble`]), or the system's.
@@ -127,7 +125,7 @@ impl Verbs {
         let sysfs = &Sysfs::system();
         let module = sysfs.peer_memory_module();
         Self::over(
-            Search { functions, sysfs, options, near }.ports()?,
+            &Search { functions, sysfs, options, near }.ports()?,
             options.queue_pairs,
             near.ranks,
             module,
@@ -144,21 +142,16 @@ impl Verbs {
         self.shared.domains.iter().any(|domain| events::has_failed(domain.port.opened()))
     }
 
-    /// The ports that a rank in this place may use, the best first, for people: device, port and address.
-    pub fn ports(&self) -> Vec<String> {
-        self.ports.iter().map(|port| format!("{} ({})", port.name(), port.reach.gid)).collect()
-    }
-
     /// Over those of these ports that one of as many ranks in this place takes, with as many queue pairs by each, where this module joins
     /// adapters and memory of devices.
     fn over(
-        ports: Vec<Arc<Port>>,
+        ports: &[Arc<Port>],
         queue_pairs: u16,
         ranks: usize,
         module: Option<&'static str>,
     ) -> Result<Self, TransportError> {
         let mut devices: Vec<Arc<port::Opened>> = Vec::new();
-        for port in &ports {
+        for port in ports {
             if !devices.iter().any(|device| Arc::ptr_eq(device, port.opened())) {
                 devices.push(Arc::clone(port.opened()));
             }
@@ -187,7 +180,7 @@ impl Verbs {
         let registrations = domains.iter().map(Registrations::new).collect();
         let devices = Devices::new(&domains[0], module);
         let shared = Arc::new(Shared { domains, registrations, devices, lanes, closed, sessions });
-        Ok(Verbs { shared, ports, service })
+        Ok(Verbs { shared, service })
     }
 }
 
@@ -276,7 +269,7 @@ impl Endpoint for VerbsEndpoint {
         let memory = Memory { own, theirs: mailboxes(&shared.domains, room, None, Written::Here)? };
         let mut queues: Vec<Option<Queue>> = queues.into_iter().map(Some).collect();
         let mut lanes = pairs.iter().filter_map(|&[own, other]| {
-            let ends = Ends::of([&place, &peer], [own, other], calls);
+            let ends = Ends::of([&place, &peer], [own, other], (calls, pairs.len() == 1));
             let is_reserve = place.queues[own].is_reserve;
             Some(Beginning { queue: queues[own].take()?, ends, is_reserve })
         });

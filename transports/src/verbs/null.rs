@@ -274,7 +274,7 @@ mod tests {
         let (options, near) = (RdmaOptions::default(), Near::default());
         let sysfs = Sysfs::below("/nonexistent", None);
         let search = Search { functions: functions(), sysfs: &sysfs, options: &options, near: &near };
-        let verbs = Verbs::over(search.ports().expect("ports"), 1, 1, None).expect("a transport");
+        let verbs = Verbs::over(&search.ports().expect("ports"), 1, 1, None).expect("a transport");
         let layout = |calls| Layout::new(BATCH as usize * LONG_BYTES).calling(calls);
         let made = [true, false].map(|calls| verbs.endpoint(layout(calls)).expect("an endpoint"));
         let mut ends = meet(made, Duration::ZERO);

@@ -25,10 +25,9 @@ use crate::closed::Closing;
 use crate::counters::raise;
 use crate::device::DeviceLink;
 use crate::mapped::check_bounds;
+use crate::streams::{Deferred, Ready};
 use crate::{Capabilities, Connection, CounterKind, PeerState, RemoteRegion, TransportError};
 
-/// Credits that wait for another message at most.
-const CREDITS_DEFERRED_MAX: u64 = 1;
 /// Looks that bring nothing before a credit waits no longer for another message.
 const IDLE_LOOKS: u32 = 32;
 
@@ -39,9 +38,7 @@ pub(super) struct One {
     memory: Memory,
     /// Trays that come before the mailbox at the peer, in bytes.
     trays_there: usize,
-    /// The credit that waits, with its tag, and the last that was said.
-    deferred: Option<(u64, u64)>,
-    credited: u64,
+    deferred: Deferred,
 }
 
 /// What has come.
@@ -87,7 +84,7 @@ impl One {
         let [trays, trays_there] = trays.map(|count| count * LANE_BYTES);
         let (ready, credit) = (Counter::standalone(), Counter::standalone());
         let heard = Heard { memory: memory.clone(), trays, ready, credit, has_ended: false };
-        One { line, heard, memory, trays_there, deferred: None, credited: 0 }
+        One { line, heard, memory, trays_there, deferred: Deferred::default() }
     }
 
     fn mailbox(&self) -> SpanMut<'_> {
@@ -105,7 +102,7 @@ impl One {
     }
 
     fn is_delivered(&self) -> bool {
-        self.line.is_delivered() && self.deferred.is_none()
+        self.line.is_delivered() && !self.deferred.is_due()
     }
 
     /// Gives the line what takes in what it hears.
@@ -206,29 +203,22 @@ impl One {
 
     /// The credit that waits, which is said with what follows.
     fn take_credit(&mut self) -> (u64, u64) {
-        let credit = self.deferred.take();
-        self.credited = credit.map_or(self.credited, |(value, _)| value);
-        credit.unwrap_or_default()
+        self.deferred.take().map_or((0, 0), |Ready { value, tag }| (value, tag))
     }
 
     /// Raises the peer's counter of free slots with what is sent next, or now where it waits for a second time.
     fn credit(&mut self, value: u64, tag: u64) -> Result<(), TransportError> {
         self.check()?;
-        (self.deferred, self.line.idle_looks) = (Some((value, tag)), 0);
-        if self.deferred_credits() > CREDITS_DEFERRED_MAX {
+        self.line.idle_looks = 0;
+        if !self.deferred.defer(Ready { value, tag }) {
             self.flush_credits()?;
         }
         Ok(())
     }
 
-    /// Credits that wait.
-    fn deferred_credits(&self) -> u64 {
-        self.deferred.map_or(0, |(value, _)| value - self.credited)
-    }
-
     /// Says what waits, if there is room.
     fn flush_credits(&mut self) -> Result<(), TransportError> {
-        if self.deferred.is_some() {
+        if self.deferred.is_due() {
             self.say(Kind::Heard)?;
         }
         Ok(())
@@ -244,7 +234,7 @@ impl One {
             return Ok(PeerState::Closed);
         }
         self.line.check()?;
-        let waits = self.deferred.is_some() && self.line.idle_looks > IDLE_LOOKS;
+        let waits = self.deferred.is_due() && self.line.idle_looks > IDLE_LOOKS;
         if self.line.owes()? || (waits && !self.line.is_broken()) {
             self.say(Kind::Heard)?;
         }
@@ -425,7 +415,7 @@ impl Connection for OneConnection {
     }
 
     fn deferred_credits(&self) -> u64 {
-        self.one().deferred_credits()
+        self.one().deferred.count()
     }
 
     fn looks_by_calls(&self) -> bool {

@@ -42,6 +42,10 @@ impl Default for Addresses {
     }
 }
 
+/// Timeouts as the interface counts them, of a queue pair that is alone in its connection, and of one beside others.
+const TIMEOUT_ALONE: u8 = 18;
+const TIMEOUT_BESIDE: u8 = 17;
+
 /// How the packets of queue pairs travel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Travel {
@@ -52,17 +56,26 @@ pub struct Travel {
     /// The place of the partition's key in the port's table.
     pub partition: u16,
     /// How long a packet may go unanswered before it is sent again: 4.096 µs times two to this power, up to 31.
-    pub timeout: u8,
+    /// Without it 0.54 s, or 1.07 where no other queue pair would carry on.
+    pub timeout: Option<u8>,
     /// How often a packet is sent again before the queue pair fails, up to 7.
     pub retries: u8,
 }
 
 impl Default for Travel {
     /// Packets are sent again after 0.54 s, six times: after 3.8 s, or 15 where a device takes four times the timeout, the queue pair
-    /// fails. A switch that starts anew, or a port that is trained again, takes some. Not seven times, with which some devices never
-    /// give up.
+    /// fails, and others of its connection carry on. A queue pair that is alone waits for twice as long, as nothing does: a switch that
+    /// starts anew, or a port that is trained again, takes some, and an answer that packets came out of order may take one of the tries. Not seven times, with
+    /// which some devices never give up.
     fn default() -> Self {
-        Travel { service_level: 0, traffic_class: 0, partition: 0, timeout: 17, retries: 6 }
+        Travel { service_level: 0, traffic_class: 0, partition: 0, timeout: None, retries: 6 }
+    }
+}
+
+impl Travel {
+    /// How long a packet of a queue pair may go unanswered, which is alone in its connection or not.
+    pub(super) fn timeout(&self, is_alone: bool) -> u8 {
+        self.timeout.unwrap_or(if is_alone { TIMEOUT_ALONE } else { TIMEOUT_BESIDE })
     }
 }
 

@@ -226,11 +226,16 @@ impl Queue {
         unsafe { (*self.qp).qp_num }
     }
 
-    /// Takes packets of this peer from now on, and sends to it, from this packet number on.
+    /// Takes packets of this peer from now on, and sends to it, from this packet number on; alone in its connection, or beside others.
     ///
     /// # Errors
     /// The device's, such as a peer in another subnet.
-    pub(super) fn connect(&mut self, peer: &Peer, next_packet: u32) -> Result<(), TransportError> {
+    pub(super) fn connect(
+        &mut self,
+        peer: &Peer,
+        next_packet: u32,
+        is_alone: bool,
+    ) -> Result<(), TransportError> {
         let here = self.port().reach;
         let is_elsewhere = here.gid.0[..8] != peer.reach.gid.0[..8];
         let is_global = here.is_ethernet || here.is_routed || is_elsewhere;
@@ -270,7 +275,7 @@ impl Queue {
         let send = QpAttr {
             qp_state: sys::QPS_RTS,
             sq_psn: next_packet,
-            timeout: self.port().travel.timeout,
+            timeout: self.port().travel.timeout(is_alone),
             retry_cnt: self.port().travel.retries,
             rnr_retry: RECEIVER_RETRIES,
             max_rd_atomic: 1,

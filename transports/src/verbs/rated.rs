@@ -83,7 +83,7 @@ mod tests {
         let sysfs = Sysfs::below("/nowhere", None);
         let search =
             Search { functions: standin::functions(), sysfs: &sysfs, options: &options, near: &near };
-        let verbs = Verbs::over(search.ports().expect("ports"), 1, 1, None).expect("a transport");
+        let verbs = Verbs::over(&search.ports().expect("ports"), 1, 1, None).expect("a transport");
         let ends = [true, false].map(|calls| verbs.endpoint(Layout::new(5000).calling(calls)).expect("one"));
         let connection = &super::super::tests::meet(ends, Duration::ZERO)[0];
         let kept = connection.mailbox().len() + connection.kept_bytes();

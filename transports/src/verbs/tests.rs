@@ -31,7 +31,7 @@ fn nothing() -> Sysfs {
 fn transport(options: &RdmaOptions, sysfs: &Sysfs) -> Result<Verbs, TransportError> {
     let (functions, near) = (standin::functions(), &Near::default());
     let module = sysfs.peer_memory_module();
-    Verbs::over(Search { functions, sysfs, options, near }.ports()?, options.queue_pairs, near.ranks, module)
+    Verbs::over(&Search { functions, sysfs, options, near }.ports()?, options.queue_pairs, near.ranks, module)
 }
 
 impl Fixture for OverPort {

@@ -39,7 +39,7 @@ use super::{Expectation, LISTENERS_MAX, NAME};
 use crate::info::Info;
 use crate::mapped::check_bounds;
 use crate::segment::Nonce;
-use crate::streams::{Fenced, Fragment, Path, Peering, Ready, STREAM, Soundness};
+use crate::streams::{Deferred, Fenced, Fragment, Path, Peering, Ready, STREAM, Soundness};
 use crate::{CounterKind, Flow, PeerState, TransportError};
 use mending::Broke;
 use segments::Segments;
@@ -52,8 +52,6 @@ const FRAGMENTS: usize = 4;
 const FILL_BYTES_MAX: usize = 1 << 20;
 /// Fills up to this length are always copied: that costs less than asking the system.
 const COPIED_BYTES: usize = 4 << 10;
-/// Credits that may be deferred. The peer goes on meanwhile: mailboxes have four slots.
-const CREDITS_DEFERRED_MAX: u64 = 1;
 /// Looks that bring nothing, after which credits are deferred no longer.
 const IDLE_LOOKS: u32 = 2;
 
@@ -108,9 +106,7 @@ pub(super) struct Session {
     knock_at: Duration,
     fences: Vec<Fenced>,
     current: Option<Current>,
-    /// The credit that is deferred, and the last that was not.
-    deferred: Option<Ready>,
-    credited: u64,
+    deferred: Deferred,
     idle_looks: u32,
     /// Looks that brought nothing on sockets that are all open, and since when.
     looks: u32,
@@ -174,8 +170,7 @@ impl Session {
             knock_at: Duration::ZERO,
             fences: Vec::new(),
             current: None,
-            deferred: None,
-            credited: 0,
+            deferred: Deferred::default(),
             idle_looks: 0,
             looks: 0,
             idle_since: None,
@@ -335,9 +330,8 @@ impl Session {
             CounterKind::Ready => return self.put(0, Span::of(NOTHING), Some(says), &mut 0),
             CounterKind::Credit => {
                 self.check_usable()?;
-                self.deferred = Some(says);
                 self.idle_looks = 0;
-                if says.value - self.credited > CREDITS_DEFERRED_MAX {
+                if !self.deferred.defer(says) {
                     self.flush_credits();
                 }
             }
@@ -349,7 +343,6 @@ impl Session {
     fn queue_credits(&mut self) {
         if let Some(credit) = self.deferred.take() {
             self.peering.credit(STREAM, credit);
-            self.credited = credit.value;
         }
     }
 
@@ -359,7 +352,7 @@ impl Session {
     }
 
     pub(super) fn deferred_credits(&self) -> u64 {
-        self.deferred.map_or(0, |credit| credit.value - self.credited)
+        self.deferred.count()
     }
 
     /// Whether the system has taken over everything that there is to send.
@@ -501,7 +494,7 @@ impl Session {
         let has_come = self.read();
         if has_come {
             self.idle_looks = 0;
-        } else if self.deferred.is_some() {
+        } else if self.deferred.is_due() {
             self.idle_looks += 1;
             if self.idle_looks > IDLE_LOOKS {
                 self.queue_credits();

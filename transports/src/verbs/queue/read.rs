@@ -30,7 +30,7 @@ impl Queue {
         };
         queue.modify(init, sys::QP_STATE | sys::QP_ACCESS_FLAGS, "ibv_modify_qp within INIT")?;
         let own = Peer { reach: queue.port().reach, number: queue.number(), first_packet: 0 };
-        queue.connect(&own, 0)?;
+        queue.connect(&own, 0, true)?;
         Ok(queue)
     }
 

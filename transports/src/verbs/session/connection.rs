@@ -36,6 +36,12 @@ struct Tended {
     is_tended: AtomicBool,
 }
 
+impl Tended {
+    fn is_tended(&self) -> bool {
+        self.is_tended.load(Ordering::Relaxed)
+    }
+}
+
 impl Sessions {
     /// None yet.
     ///
@@ -53,9 +59,9 @@ impl Sessions {
         all.push(Arc::downgrade(session));
     }
 
+    /// Those that are to be looked after.
     fn tended(&self) -> Vec<Arc<Tended>> {
-        let all = lock(&self.all);
-        all.iter().filter_map(Weak::upgrade).filter(|of| of.is_tended.load(Ordering::Relaxed)).collect()
+        lock(&self.all).iter().filter_map(|of| of.upgrade().filter(|of| of.is_tended())).collect()
     }
 }
 
@@ -81,7 +87,7 @@ impl Service for Sessions {
     }
 
     fn has_chores(&self) -> bool {
-        !self.tended().is_empty()
+        lock(&self.all).iter().any(|of| of.upgrade().is_some_and(|of| of.is_tended()))
     }
 }
 
@@ -166,7 +172,7 @@ impl SessionConnection {
 
     /// Has the session looked after, where something may have to be sent again.
     fn tend(&self) {
-        if !self.tended.is_tended.load(Ordering::Relaxed) {
+        if !self.tended.is_tended() {
             self.tended.is_tended.store(true, Ordering::Relaxed);
             let _ = self.shared.sessions.bell.write(1);
         }
@@ -252,7 +258,7 @@ impl Connection for SessionConnection {
     }
 
     fn deferred_credits(&self) -> u64 {
-        self.session().deferred_credits()
+        self.session().deferred.count()
     }
 
     fn is_delivered(&self) -> bool {

@@ -7,13 +7,13 @@ use std::time::Instant;
 use super::super::ends::Ends;
 use super::super::line::Line;
 use super::super::meeting::Meeting;
-use super::super::message::later_packet;
+use super::super::message::{Kind, later_packet};
 use super::super::queue::{Peer, Queue};
 use super::inbox::{Dialled, write_fence};
 use super::lane::{Lane, Seen, State};
 use super::{NAME, Session};
 use crate::TransportError;
-use crate::streams::{Fenced, Order, Path};
+use crate::streams::{Order, Path};
 
 /// Packets' numbers of a queue pair begin as far behind those of the one before it.
 const PACKETS_APART: u64 = 1 << 12;
@@ -40,7 +40,7 @@ impl Session {
                     self.lanes[at].state = State::Open(line);
                     (self.lanes[at].has_led, self.lanes[at].unanswered) = (true, 0);
                     if path.epoch > 1 {
-                        let port = line_name(&self.lanes[at], self);
+                        let port = self.domains[self.lanes[at].ends.port].port.name().to_string();
                         let (breaks, again) = self.inbox.peering.counts();
                         tracing::info!(
                             transport = NAME,
@@ -108,15 +108,10 @@ impl Session {
     /// Mends what is not open.
     ///
     /// # Errors
-    /// [`TransportError::Protocol`].
-    pub(super) fn mend(&mut self) -> Result<(), TransportError> {
-        let wrong = |what| TransportError::Protocol { transport: NAME, what };
-        let heard = self.hear_fences().and_then(|()| self.hear_dialled());
-        heard.map_err(wrong).inspect_err(|error| {
-            if let TransportError::Protocol { what, .. } = error {
-                self.wrong = Some(what);
-            }
-        })?;
+    /// What the peer said that it must not.
+    pub(super) fn mend(&mut self) -> Result<(), &'static str> {
+        self.hear_fences()?;
+        self.hear_dialled()?;
         for path in std::mem::take(&mut self.held) {
             self.dial(path);
         }
@@ -231,15 +226,11 @@ impl Session {
                     }
                     self.held.retain(|of| of.number != path.number);
                 }
-                Order::Say(on, fenced) => self.say_fence(on, &fenced),
+                Order::Say(on, fenced) => self.letters.push_back((on, write_fence(&fenced))),
                 Order::Dial(path) => self.dial(path),
             }
         }
         self.is_whole = self.lanes.iter().all(Lane::is_open);
-    }
-
-    fn say_fence(&mut self, on: Path, fenced: &Fenced) {
-        self.letters.push_back((on, write_fence(fenced)));
     }
 
     /// Asks the peer for a queue pair for a path, when the port here is there.
@@ -266,7 +257,6 @@ impl Session {
 
     /// Says what is to be said before anything else, as far as there is room.
     pub(super) fn send_letters(&mut self) {
-        use super::super::message::Kind;
         for (on, letter) in std::mem::take(&mut self.letters) {
             let has_before = self.letters.iter().any(|(before, _)| *before == on);
             let lane = &mut self.lanes[usize::from(on.number)];
@@ -286,8 +276,4 @@ impl Session {
             }
         }
     }
-}
-
-fn line_name(lane: &Lane, session: &Session) -> String {
-    session.domains[lane.ends.port].port.name().to_string()
 }

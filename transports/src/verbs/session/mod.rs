@@ -36,7 +36,7 @@ use super::message::{CARRIED_BYTES, Kind, LANE_BYTES, Message};
 use super::port::Domain;
 use super::queue::Queue;
 use crate::mapped::check_bounds;
-use crate::streams::{Fragment, Path, Peering, Ready, STREAM, Soundness};
+use crate::streams::{Deferred, Fragment, Path, Peering, Ready, STREAM, Soundness};
 use crate::{PeerState, TransportError, Way};
 pub(super) use connection::{SessionConnecting, Sessions};
 use inbox::{Dialled, Inbox};
@@ -45,8 +45,6 @@ use lane::{Lane, Others, Seen, State, again};
 /// Fragments of a fill for each lane that takes part, of at least this many bytes each.
 const FRAGMENTS: usize = 2;
 const FRAGMENT_BYTES_MIN: usize = 32 << 10;
-/// Credits that wait for another message at most.
-const CREDITS_DEFERRED_MAX: u64 = 1;
 /// Looks that bring nothing before a credit waits no longer for another message.
 const IDLE_LOOKS: u32 = 32;
 
@@ -71,9 +69,7 @@ pub(super) struct Session {
     acknowledged: u64,
     /// How many the peer was asked to acknowledge.
     asked: u64,
-    /// The credit that waits, and the last that was not.
-    deferred: Option<Ready>,
-    credited: u64,
+    deferred: Deferred,
     idle_looks: u32,
     /// What is to be said on a path before anything else is.
     letters: VecDeque<(Path, Vec<u8>)>,
@@ -129,8 +125,7 @@ impl Session {
             kept: VecDeque::new(),
             acknowledged: 0,
             asked: 0,
-            deferred: None,
-            credited: 0,
+            deferred: Deferred::default(),
             idle_looks: 0,
             letters: VecDeque::new(),
             dialling: VecDeque::new(),
@@ -386,28 +381,22 @@ impl Session {
     /// Raises the peer's counter of free slots with what is sent next, or now where it waits for a second time.
     fn credit(&mut self, value: u64, tag: u64) -> Result<(), TransportError> {
         self.check()?;
-        (self.deferred, self.idle_looks) = (Some(Ready { value, tag }), 0);
-        if self.deferred_credits() > CREDITS_DEFERRED_MAX {
+        self.idle_looks = 0;
+        if !self.deferred.defer(Ready { value, tag }) {
             self.flush_credits();
         }
         Ok(())
     }
 
-    /// Credits that wait.
-    fn deferred_credits(&self) -> u64 {
-        self.deferred.map_or(0, |credit| credit.value - self.credited)
-    }
-
     /// What waits goes with the next message.
     fn queue_credits(&mut self) {
         if let Some(credit) = self.deferred.take() {
-            self.credited = credit.value;
             self.inbox.peering.credit(STREAM, credit);
         }
     }
 
     fn flush_credits(&mut self) {
-        if self.deferred.is_some() {
+        if self.deferred.is_due() {
             self.queue_credits();
             self.pump();
         }
@@ -415,13 +404,9 @@ impl Session {
 
     /// Whether everything that was sent has arrived, also the end where it was to be said.
     fn is_delivered(&mut self) -> bool {
-        let lanes = &self.lanes;
-        let is_over = |path: Path| {
-            let lane = &lanes[usize::from(path.number)];
-            lane.is_open_as(path) && lane.line().is_some_and(Line::is_delivered)
-        };
+        let is_over = is_over(&self.lanes);
         let outbound = self.inbox.peering.stream(STREAM).0;
-        self.deferred.is_none()
+        !self.deferred.is_due()
             && outbound.is_on(outbound.acknowledged(), is_over)
             && (!self.is_closing || self.end_on.is_some_and(is_over))
     }
@@ -436,10 +421,7 @@ impl Session {
 
     /// Whether the last word of the other direction has arrived.
     fn is_heard(&self) -> bool {
-        self.inbox.peering.is_said(STREAM, |path| {
-            let lane = &self.lanes[usize::from(path.number)];
-            lane.is_open_as(path) && lane.line().is_some_and(Line::is_delivered)
-        })
+        self.inbox.peering.is_said(STREAM, is_over(&self.lanes))
     }
 
     /// Looks after it while its rank is in no call, or sleeps: what was taken in wakes the rank then.
@@ -482,11 +464,11 @@ impl Session {
             return Ok(PeerState::Closed);
         }
         if !self.is_whole || !self.fences_are_heard() {
-            self.mend()?;
+            self.wrong = self.mend().err();
             self.check()?;
         }
         self.idle_looks = if has_come { 0 } else { self.idle_looks.saturating_add(1) };
-        if self.deferred.is_some() && self.idle_looks > IDLE_LOOKS {
+        if self.deferred.is_due() && self.idle_looks > IDLE_LOOKS {
             self.queue_credits();
         }
         self.pump();
@@ -560,5 +542,13 @@ impl Session {
             let to = lane.ends.peer.reach.gid.ip();
             each(Way { number: lane.path.number, from: from.to_canonical(), to: to.to_canonical(), is_lost });
         }
+    }
+}
+
+/// Whether all that went by a path has arrived.
+fn is_over(lanes: &[Lane]) -> impl Fn(Path) -> bool + Copy {
+    |path| {
+        let lane = &lanes[usize::from(path.number)];
+        lane.is_open_as(path) && lane.line().is_some_and(Line::is_delivered)
     }
 }

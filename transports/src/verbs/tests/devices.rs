@@ -148,7 +148,7 @@ fn on(machine: &Machine) -> Verbs {
     let (functions, near, options) = ((machine.functions)(), &Near::default(), &RdmaOptions::default());
     let sysfs = &written.sysfs(None);
     let ports = Search { functions, sysfs, options, near }.ports().expect("ports");
-    let verbs = Verbs::over(ports, 1, 1, sysfs.peer_memory_module()).expect("a transport");
+    let verbs = Verbs::over(&ports, 1, 1, sysfs.peer_memory_module()).expect("a transport");
     let context = verbs.shared.domains[0].port.context;
     if machine.refuses_buffers {
         refuse_buffers(context, libc::EOPNOTSUPP);

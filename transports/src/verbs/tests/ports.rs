@@ -75,7 +75,9 @@ fn every_active_port_of_every_device_is_found_and_the_fastest_is_first() {
     let ports = search.ports().expect("ports");
     assert!(Arc::ptr_eq(ports[1].opened(), ports[2].opened()));
     assert_eq!((ports[0].reach.lid, ports[0].reach.mtu, ports[0].reach.is_ethernet), (7, 5, false));
-    assert_eq!(Verbs::over(ports, 1, 1, None).expect("a transport").ports()[0], "port 1 of mlx5_2 (fe80::7)");
+    let verbs = Verbs::over(&ports, 1, 1, None).expect("a transport");
+    let first = &verbs.shared.domains[0].port;
+    assert_eq!(format!("{} ({})", first.name(), first.reach.gid), "port 1 of mlx5_2 (fe80::7)");
 }
 
 #[test]
@@ -207,7 +209,7 @@ fn an_address_of_an_index_is_taken_and_an_index_of_none_is_refused() {
 #[test]
 fn what_is_asked_for_is_what_the_queue_pair_is_given() {
     set(vec![Adapter::new("mlx5_0", vec![AdapterPort::ethernet([10, 0, 0, 1])])]);
-    let travel = Travel { service_level: 5, traffic_class: 106, partition: 2, timeout: 20, retries: 3 };
+    let travel = Travel { service_level: 5, traffic_class: 106, partition: 2, timeout: Some(20), retries: 3 };
     let options = RdmaOptions { travel, ..RdmaOptions::default() };
     let sides = [&options, &RdmaOptions::default()]
         .map(|options| transport(options, &nothing()).expect("a transport"));
@@ -223,7 +225,7 @@ fn what_is_asked_for_is_what_the_queue_pair_is_given() {
     assert_eq!((first.ah_attr.sl, first.ah_attr.grh.traffic_class), (5, 106));
     assert_eq!((first.pkey_index, first.timeout, first.retry_cnt), (2, 20, 3));
     assert_eq!((second.ah_attr.sl, second.ah_attr.grh.traffic_class), (0, 0));
-    assert_eq!((second.pkey_index, second.timeout, second.retry_cnt), (0, 17, 6));
+    assert_eq!((second.pkey_index, second.timeout, second.retry_cnt), (0, 18, 6));
     assert_eq!((first.path_mtu, first.ah_attr.grh.sgid_index), (3, 1));
     drop(met);
 }
