@@ -42,7 +42,7 @@ const SAY_AFTER: u64 = 16;
 const REASON: Duration = Duration::from_millis(200);
 /// Work requests between two that have a completion here.
 const SIGNAL_AFTER: u32 = 8;
-/// A write of this many bytes has a completion of its own.
+/// A write of this many bytes has a completion of its own where there are other queue pairs: the next goes where least is under way.
 const SIGNALLED_BYTES: usize = 32 << 10;
 
 /// What was written and may have to be sent again.
@@ -348,7 +348,8 @@ impl Line {
         let mut writes: [Option<Write>; WRITES_MAX] = [None; WRITES_MAX];
         if let Some(data) = data {
             // Nothing else says that it is over where there is no message.
-            let is_signalled = message.is_none() || data.bytes() >= SIGNALLED_BYTES;
+            let is_weighed = data.bytes() >= SIGNALLED_BYTES && !self.ends.is_alone;
+            let is_signalled = message.is_none() || is_weighed;
             let write = match &data {
                 Data::Picture(offset, bytes) => self.next_write(*offset, *bytes, None, is_signalled),
                 Data::Direct(direct) => direct.write(self.next_write(0, direct.bytes, None, is_signalled)),

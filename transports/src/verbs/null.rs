@@ -217,6 +217,7 @@ mod tests {
 
     use super::super::choice::Near;
     use super::super::search::Search;
+    use super::super::standin::{Adapter, AdapterPort};
     use super::super::sysfs::Sysfs;
     use super::super::tests::meet;
     use super::super::{RdmaOptions, Verbs};
@@ -268,43 +269,48 @@ mod tests {
         (counts, times.map(|time| time.as_nanos() as f64 / fills))
     }
 
-    /// Prints what docs/measurements/benches.md has, and holds what no speed changes.
-    #[test]
-    fn what_a_fill_asks_of_an_adapter_is_counted() {
+    /// One line of what was counted, for as many fills as `times`.
+    fn print(what: &str, times: f64, (counts, [filled, heard]): ([f64; 6], [f64; 2])) {
+        let [requests, doorbells, sent, received, registrations, bytes] = counts.map(|of| of * times);
+        println!(
+            "{what}: {requests:.2} work requests, {doorbells:.2} doorbells, {sent:.2} send completions, {received:.2} receive completions, \
+             {registrations:.2} registrations, {bytes:.0} bytes copied; {filled:.1} ns a fill, {heard:.1} ns a message that is heard",
+        );
+    }
+
+    /// The two ends of a connection by as many adapters, each with a queue pair.
+    fn ends(adapters: u8) -> [Box<dyn Connection>; 2] {
+        const NAMES: [&str; 2] = ["null0", "null1"];
+        let adapter =
+            |at: u8| Adapter::new(NAMES[usize::from(at)], vec![AdapterPort::ethernet([10, 0, 7, at + 1])]);
+        standin::set((0..adapters).map(adapter).collect());
         let (options, near) = (RdmaOptions::default(), Near::default());
         let sysfs = Sysfs::below("/nonexistent", None);
         let search = Search { functions: functions(), sysfs: &sysfs, options: &options, near: &near };
         let verbs = Verbs::over(&search.ports().expect("ports"), 1, 1, None).expect("a transport");
         let layout = |calls| Layout::new(BATCH as usize * LONG_BYTES).calling(calls);
-        let made = [true, false].map(|calls| verbs.endpoint(layout(calls)).expect("an endpoint"));
-        let mut ends = meet(made, Duration::ZERO);
-        let registered = COUNTS.with(Cell::get).registrations;
-        println!("registrations of a connection, each side: {}", registered as f64 / 2.0);
-        let line = |what: &str,
-                    times: f64,
-                    ([requests, doorbells, sent, received, registrations, bytes], nanoseconds): (
-            [f64; 6],
-            [f64; 2],
-        )| {
-            let [requests, doorbells, sent, received] =
-                [requests, doorbells, sent, received].map(|of| of * times);
-            println!(
-                "{what}: {requests:.2} work requests, {doorbells:.2} doorbells, {sent:.2} send completions, {received:.2} receive completions, \
-                 {registrations:.2} registrations, {:.0} bytes copied; {:.1} ns a fill, {:.1} ns a message that is heard",
-                bytes * times,
-                nanoseconds[0],
-                nanoseconds[1],
-            );
-        };
-        let short = of_fills(&mut ends, 8, 20_000);
-        line("a fill of 8 bytes", 1.0, short);
-        let long = of_fills(&mut ends, LONG_BYTES, 200);
-        line("a MiB of fills of 64 KiB", 16.0, long);
-        // With what carries credits and what was heard: less than half a message a fill.
-        assert!((1.0..1.5).contains(&short.0[0]) && short.0[1] <= short.0[0], "{short:?}");
-        assert!((2.0..2.5).contains(&long.0[0]) && (1.0..1.5).contains(&long.0[1]), "{long:?}");
-        assert!(short.0[2] < 0.5 && (1.0..1.5).contains(&short.0[3]), "{short:?}");
-        assert_eq!((short.0[4], long.0[4]), (0.0, 0.0), "registered while sending");
-        drop(ends);
+        meet([true, false].map(|calls| verbs.endpoint(layout(calls)).expect("an endpoint")), Duration::ZERO)
+    }
+
+    /// Prints what docs/measurements/benches.md has, and holds what no speed changes.
+    #[test]
+    fn what_a_fill_asks_of_an_adapter_is_counted() {
+        for adapters in [1, 2] {
+            let before = COUNTS.with(Cell::get).registrations;
+            let mut ends = ends(adapters);
+            let registered = (COUNTS.with(Cell::get).registrations - before) as f64 / 2.0;
+            println!("{adapters} queue pairs; registrations of a connection, each side: {registered}");
+            let short = of_fills(&mut ends, 8, 20_000);
+            print("a fill of 8 bytes", 1.0, short);
+            let long = of_fills(&mut ends, LONG_BYTES, 200);
+            print("a MiB of fills of 64 KiB", 16.0, long);
+            // Each fill is cut for two lanes. With what carries credits and what was heard: less than half a message a fill.
+            let parts = f64::from(adapters);
+            assert!((1.0..1.5).contains(&short.0[0]) && short.0[1] <= short.0[0], "{short:?}");
+            assert!((2.0 * parts..2.5 * parts).contains(&long.0[0]), "{long:?}");
+            assert!((1.0 * parts..1.5 * parts).contains(&long.0[1]), "{long:?}");
+            assert!(short.0[2] < 0.5 && (1.0..1.5).contains(&short.0[3]), "{short:?}");
+            assert_eq!((short.0[4], long.0[4]), (0.0, 0.0), "registered while sending");
+        }
     }
 }
