@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use consort_memory::{Bell, Counter, HeldRead, Row, Span, SpanMut};
+use consort_memory::{Bell, Counter, Row, Span, SpanMut};
 
 use crate::TransportError;
 use crate::device::DeviceLink;
@@ -285,20 +285,21 @@ pub trait Connection: Send {
         self.signal(CounterKind::Ready, value, tag)
     }
 
-    /// Fills as [`Connection::fill`] does, with the right to read the source afterwards: a transport that can reads it where it is, and copies
-    /// nothing. The number of the fill, for [`Connection::is_free`]; 0 where the source was copied. Until it is free, `source`
-    /// is held, and nothing may write there. Called again as [`Connection::put`] is.
+    /// Fills as [`Connection::fill`] does, from a source that stays as it is after the call: a transport that can has its device read it where
+    /// it is, and copies nothing. The number of the fill, for [`Connection::is_free`]; 0 where the source was copied. What is
+    /// written there before it is free may be what arrives. Memory that is freed before is not touched: the device
+    /// reads by its registration, which keeps the pages. Called again as [`Connection::put`] is.
     ///
     /// # Errors
     /// As of [`Connection::fill`].
     fn fill_from(
         &mut self,
         offset: usize,
-        source: &HeldRead,
+        source: Span<'_>,
         signal: (u64, u64),
         done: &mut usize,
     ) -> Result<Poll<u64>, TransportError> {
-        Ok(self.fill(offset, source.read(), signal, done)?.map(|()| 0))
+        Ok(self.fill(offset, source, signal, done)?.map(|()| 0))
     }
 
     /// Whether the source of the fill of this number, and those of all fills before it, will be read no more: the peer has acknowledged

@@ -1,6 +1,6 @@
 //! Checks of fills whose source may be read where it is, after the call.
 
-use consort_memory::{Held, HeldRead, SharedBuffer, lend};
+use consort_memory::{Held, SharedBuffer, lend};
 
 use super::*;
 
@@ -8,7 +8,7 @@ const SLOT: usize = 96 << 10;
 const SLOTS: usize = 8;
 
 /// Fills from a source, which is called until there is room; the number, for when it is free.
-fn fill_from(from: &mut Side, to: &mut Side, slot: usize, source: &HeldRead, signal: (u64, u64)) -> u64 {
+fn fill_from(from: &mut Side, to: &mut Side, slot: usize, source: Span<'_>, signal: (u64, u64)) -> u64 {
     let mut done = 0;
     let number = eventually("a fill is taken over", || {
         match from.fill_from(slot * SLOT, source, signal, &mut done).expect("fill") {
@@ -43,8 +43,7 @@ pub fn fills_from_kept_memory_arrive(fixture: &dyn Fixture) {
                 let source = buffers[random.below(2)].part(slot * SLOT, bytes);
                 source.span().copy_from(Span::of(&data));
                 value += 1;
-                let held = HeldRead::from(source.clone());
-                busy.push((fill_from(&mut left, &mut right, slot, &held, (value, value)), source));
+                busy.push((fill_from(&mut left, &mut right, slot, source.read(), (value, value)), source));
                 expected.push(data);
             }
             // Nothing is waited for but that: what arrives later must not be what is written there now.
@@ -69,8 +68,8 @@ pub fn fills_from_kept_memory_arrive(fixture: &dyn Fixture) {
                 assert!(read(&right, slot * SLOT, data.len()) == *data, "round {round}, slot {slot}");
             }
         }
-        let outside = HeldRead::from(buffers[0].part(0, 2));
-        let outcome = left.fill_from(SLOT * SLOTS - 1, &outside, (value + 1, 0), &mut 0);
+        let outside = buffers[0].part(0, 2);
+        let outcome = left.fill_from(SLOT * SLOTS - 1, outside.read(), (value + 1, 0), &mut 0);
         assert!(matches!(outcome, Err(TransportError::OutOfBounds { .. })), "{outcome:?}");
         // What is lent comes back with what holds it.
         drop((left, right));
@@ -86,10 +85,10 @@ pub fn sources_are_free_after_a_fence(fixture: &dyn Fixture) {
             let buffer = lender.share_mut(&mut shared[..]);
             let mut last = 0;
             for slot in 0..SLOTS {
-                let source = HeldRead::from(buffer.part(slot * SLOT, SLOT));
+                let source = buffer.part(slot * SLOT, SLOT);
                 let mut done = 0;
                 if let Poll::Ready(number) =
-                    left.fill_from(slot * SLOT, &source, (slot as u64 + 1, 0), &mut done).expect("fill")
+                    left.fill_from(slot * SLOT, source.read(), (slot as u64 + 1, 0), &mut done).expect("fill")
                 {
                     last = number;
                 }

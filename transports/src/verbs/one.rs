@@ -12,7 +12,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::Poll;
 
-use consort_memory::{Counter, HeldRead, Span, SpanMut};
+use consort_memory::{Counter, Span, SpanMut};
 
 use super::ends::Memory;
 use super::line::lent::{Data, Direct, Kept};
@@ -364,7 +364,7 @@ impl Connection for OneConnection {
     fn fill_from(
         &mut self,
         offset: usize,
-        source: &HeldRead,
+        source: Span<'_>,
         (value, tag): (u64, u64),
         done: &mut usize,
     ) -> Result<Poll<u64>, TransportError> {
@@ -372,13 +372,12 @@ impl Connection for OneConnection {
         let Some(registration) =
             large.and_then(|source| self.shared.registrations[self.one().line.port()].of(source))
         else {
-            return Ok(self.fill(offset, source.read(), (value, tag), done)?.map(|()| 0));
+            return Ok(self.fill(offset, source, (value, tag), done)?.map(|()| 0));
         };
         let one = self.own()?;
-        let from = (source.read().as_ptr() as u64, registration.keys().0);
+        let from = (source.as_ptr() as u64, registration.keys().0);
         let direct = Direct { from, bytes: source.len(), to: one.place(offset, source.len())? };
-        let kept = Kept::Program(source.clone());
-        let sent = one.send_direct(direct, kept, registration, Some((Kind::Ready, value, tag)))?;
+        let sent = one.send_direct(direct, Kept::Program, registration, Some((Kind::Ready, value, tag)))?;
         Ok(sent.map_or(Poll::Pending, |number| {
             *done = source.len();
             Poll::Ready(number)

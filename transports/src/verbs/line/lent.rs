@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use consort_cuda::PinnedMemory;
-use consort_memory::HeldRead;
 
 use super::super::message::Message;
 use super::super::port::Registration;
@@ -60,8 +59,8 @@ impl Data {
 
 /// What keeps a source while the device may read it.
 pub(in super::super) enum Kept {
-    /// Memory of the program, which is held.
-    Program(#[expect(dead_code, reason = "only held")] HeldRead),
+    /// Memory of the program, whose pages the registration keeps.
+    Program,
     /// Memory of a device, which its owner keeps as long as work uses it.
     Device,
     /// Pinned memory of this library.

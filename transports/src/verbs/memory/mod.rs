@@ -21,7 +21,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use consort_memory::{HeldRead, areas};
+use consort_memory::{Span, areas};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::{SysconfVar, sysconf};
 
@@ -68,14 +68,14 @@ impl Registrations {
     }
 
     /// How this domain's device reads memory of a program; none where that has to be copied.
-    pub(super) fn of(&self, source: &HeldRead) -> Option<Arc<Registration>> {
-        let (start, bytes) = (source.read().as_ptr() as usize, source.len());
+    pub(super) fn of(&self, source: Span<'_>) -> Option<Arc<Registration>> {
+        let (start, bytes) = (source.as_ptr() as usize, source.len());
         let mut state = lock(&self.state);
         state.tidy();
         let area = areas::find(start, bytes)?;
         let (asked, whole) = (start..start + bytes, area.start()..area.start() + area.bytes());
         state.cache.registered((Owner::Host(area.key()), Written::Here), &asked, &whole, |range| {
-            // SAFETY: no peer may write there. The source is kept by its holder while it is read.
+            // SAFETY: no peer may write there, and the kernel keeps the pages of a registration, whatever the program does.
             unsafe { self.domain.register_range(range.start as *mut u8, range.len(), Written::Here) }
         })
     }

@@ -1,6 +1,6 @@
 //! Memory of programs that the device reads where it is.
 
-use consort_memory::{Held, HeldRead, SharedBuffer, lend};
+use consort_memory::{Held, SharedBuffer, lend};
 use consort_testing::Random;
 
 use super::super::memory::LENT_BYTES_MIN;
@@ -36,7 +36,7 @@ fn go_on(sides: &mut [Box<dyn Connection>; 2]) {
     sides.iter_mut().for_each(|side| assert_eq!(side.progress().expect("progress"), PeerState::Open));
 }
 
-fn fill_from(sides: &mut [Box<dyn Connection>; 2], source: &HeldRead, value: u64) -> u64 {
+fn fill_from(sides: &mut [Box<dyn Connection>; 2], source: Span<'_>, value: u64) -> u64 {
     let mut done = 0;
     crate::conformance::eventually("there is room", || {
         go_on(sides);
@@ -70,8 +70,8 @@ fn shared_memory_is_written_from_where_it_is_and_other_memory_is_copied() {
     let pair = lent(pair(over_standin), &mut shared[..], |pair, shared| {
         let place = shared.read().as_ptr() as usize;
         for (value, (offset, bytes)) in (1..).zip([(0, BYTES), (4000, 5000), (1, LENT_BYTES_MIN)]) {
-            let source = HeldRead::from(shared.part(offset, bytes));
-            let number = fill_from(&mut pair.sides, &source, value);
+            let source = shared.part(offset, bytes);
+            let number = fill_from(&mut pair.sides, source.read(), value);
             assert_eq!(number, value);
             assert!(
                 standin::was_posted(pair.queue, place + offset, bytes),
@@ -83,7 +83,7 @@ fn shared_memory_is_written_from_where_it_is_and_other_memory_is_copied() {
     });
     lent(pair, &mut [7u8; BYTES], |pair, private| {
         let place = private.read().as_ptr() as usize;
-        assert_eq!(fill_from(&mut pair.sides, &HeldRead::from(private), 4), 0);
+        assert_eq!(fill_from(&mut pair.sides, private.read(), 4), 0);
         assert!(!standin::was_posted(pair.queue, place, BYTES));
         assert!(arrived(&mut pair.sides, 4, BYTES) == [7; BYTES]);
     });
@@ -94,7 +94,7 @@ fn a_device_that_registers_nothing_more_has_it_copied() {
     let mut shared = SharedBuffer::<u8>::new(BYTES).expect("memory");
     lent(pair(over_standin), &mut shared[..], |pair, shared| {
         standin::refuse_memory(pair.near.shared.domains[0].port.context, libc::ENOMEM);
-        assert_eq!(fill_from(&mut pair.sides, &HeldRead::from(shared), 1), 0);
+        assert_eq!(fill_from(&mut pair.sides, shared.read(), 1), 0);
     });
 }
 
@@ -103,7 +103,7 @@ fn a_source_is_free_when_the_device_has_taken_the_write_and_not_what_follows_it(
     let mut shared = SharedBuffer::<u8>::new(BYTES).expect("memory");
     lent(pair(over_standin), &mut shared[..], |pair, shared| {
         standin::fill_up(pair.queue);
-        let refused = pair.sides[0].fill_from(0, &HeldRead::from(shared), (1, 0), &mut 0);
+        let refused = pair.sides[0].fill_from(0, shared.read(), (1, 0), &mut 0);
         assert!(matches!(refused, Err(TransportError::System { call: "ibv_post_send", .. })), "{refused:?}");
         assert!(!pair.sides[0].is_free(1), "the device has the write");
         crate::conformance::eventually("the source is free", || {
@@ -124,7 +124,7 @@ fn churn(transport: fn() -> Option<Verbs>, rounds: u64) {
         let mut buffer = SharedBuffer::<u8>::new(bytes).expect("memory");
         buffer.copy_from_slice(&expected);
         pair = lent(pair, &mut buffer[..], |pair, source| {
-            let number = fill_from(&mut pair.sides, &HeldRead::from(source), value);
+            let number = fill_from(&mut pair.sides, source.read(), value);
             assert_eq!(number, value, "it was copied");
             is_free_soon(&mut pair.sides, number);
         });
