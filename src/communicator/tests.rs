@@ -5,6 +5,7 @@ mod changes;
 mod connections;
 mod joining;
 mod leaving;
+mod lending;
 mod placement;
 mod records;
 mod short;

@@ -216,7 +216,7 @@ impl Bound {
         self.plan.scratch as usize * self.slot_bytes
     }
 
-    /// The link that does not let a lane go on.
+    /// The link that does not let a lane go on; none where what it writes is still read.
     pub(crate) fn link_of(&self, blockage: Blockage) -> Option<usize> {
         match blockage {
             Blockage::Wait { counter, .. } | Blockage::Signal { counter } => {
@@ -226,6 +226,7 @@ impl Bound {
                 RegionMemory::Mailbox(link) | RegionMemory::Remote(link) => Some(link),
                 RegionMemory::Input | RegionMemory::Output | RegionMemory::Scratch => None,
             },
+            Blockage::Source => None,
         }
     }
 

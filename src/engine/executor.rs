@@ -23,14 +23,14 @@ pub(crate) trait Io {
     /// Raises a peer's counter.
     fn signal(&mut self, counter: u32, value: u64, tag: u64) -> Result<Poll<()>, Self::Fault>;
 
-    /// Folds the sources, in order, into every target.
+    /// Folds the sources, in order, into every target; not while a transport may read what was there.
     fn fold(
         &mut self,
         targets: &[Piece],
         sources: &[Piece],
         bytes: usize,
         finish: bool,
-    ) -> Result<(), Self::Fault>;
+    ) -> Result<Poll<()>, Self::Fault>;
 
     /// Lets the transport write. `done` is the transport's, 0 at first.
     fn put(
@@ -135,6 +135,8 @@ pub(crate) enum Blockage {
     Signal { counter: u32 },
     /// A link does not take bytes for this region of the plan.
     Put { region: u16 },
+    /// A transport may still read where a step writes.
+    Source,
 }
 
 impl Executor {
@@ -186,7 +188,8 @@ impl Executor {
                 }
                 Action::Signal => Some(Blockage::Signal { counter }),
                 Action::Put => Some(Blockage::Put { region: plan.targets(step)[0].region }),
-                Action::Copy | Action::Reduce | Action::Get => None,
+                Action::Copy | Action::Reduce => Some(Blockage::Source),
+                Action::Get => None,
             }
         })
     }
@@ -312,7 +315,9 @@ impl Executor {
             }
             Action::Copy | Action::Reduce => {
                 let bytes = body.length(step);
-                if bytes != 0 {
+                let folded = if bytes == 0 {
+                    Poll::Ready(())
+                } else {
                     let piece = |at, operand: &Operand| self.piece(body, operand, step.raw >> at & 1 != 0);
                     each(
                         plan.targets(step),
@@ -323,9 +328,9 @@ impl Executor {
                             })
                         },
                     )
-                    .map_err(Stop::Fault)?;
-                }
-                Ok(Poll::Ready(1))
+                    .map_err(Stop::Fault)?
+                };
+                Ok(folded.map(|()| 1))
             }
             Action::Put => self.put(body, ahead, done, io),
             // No link of this version reads a peer's memory, and the planner makes no such plan.

@@ -79,10 +79,21 @@ impl Io for Hostile<'_> {
         Ok(Poll::Ready(()))
     }
 
-    fn fold(&mut self, targets: &[Piece], sources: &[Piece], bytes: usize, _finish: bool) -> Result<(), ()> {
+    fn fold(
+        &mut self,
+        targets: &[Piece],
+        sources: &[Piece],
+        bytes: usize,
+        _finish: bool,
+    ) -> Result<Poll<()>, ()> {
         self.steps += 1;
         targets.iter().chain(sources).for_each(|piece| self.check(*piece, bytes));
-        if self.takes % 64 == 3 { Err(()) } else { Ok(()) }
+        match self.takes % 64 {
+            3 => Err(()),
+            // What is written is still read.
+            5 => Ok(Poll::Pending),
+            _ => Ok(Poll::Ready(())),
+        }
     }
 
     fn put(

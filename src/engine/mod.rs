@@ -12,6 +12,7 @@ pub(crate) mod discarded;
 mod executor;
 #[cfg(test)]
 mod fuzz;
+mod lent;
 pub(crate) mod links;
 pub(crate) mod packets;
 mod pairing;
@@ -344,7 +345,8 @@ impl Engine {
     fn progress(&mut self, task: &Task) -> std::result::Result<bool, Broken> {
         self.wanted.clear();
         self.woken_by = task.wants(&self.links, &mut self.wanted);
-        self.links.progress_for(&self.wanted)
+        let has_come = self.links.progress_for(&self.wanted)?;
+        Ok(has_come || task.has_back(&self.links))
     }
 
     /// What a look of the blocked task costs, since its last turn.

@@ -11,6 +11,7 @@ use consort_transports::{CounterKind, PeerState, TransportError};
 
 use super::bound::{Bound, BoundCounter, RegionMemory};
 use super::executor::{Io, Piece, each};
+use super::lent::{LENT_BYTES_MIN, Lent};
 use super::links::Links;
 use crate::Rank;
 use consort_settings::options::SLOTS;
@@ -24,6 +25,8 @@ pub(crate) struct RealIo<'a> {
     /// With the scalar of this operation.
     pub(crate) reducer: &'a Reducer,
     pub(crate) links: &'a mut Links,
+    /// What the transports of this operation may still read.
+    pub(super) lent: &'a mut Lent,
     pub(crate) input: Span<'a>,
     pub(crate) output: SpanMut<'a>,
     pub(crate) scratch: SpanMut<'a>,
@@ -90,7 +93,10 @@ impl Io for RealIo<'_> {
         sources: &[Piece],
         bytes: usize,
         finish: bool,
-    ) -> std::result::Result<(), Broken> {
+    ) -> std::result::Result<Poll<()>, Broken> {
+        if !self.may_write(targets, bytes) {
+            return Ok(Poll::Pending);
+        }
         self.check_slots(sources)?;
         for target in targets {
             self.take_slot(*target, sources, bytes)?;
@@ -103,7 +109,7 @@ impl Io for RealIo<'_> {
                 each(sources, source, |from| self.reducer.fold(to, from, finish));
             },
         );
-        Ok(())
+        Ok(Poll::Ready(()))
     }
 
     fn put(
@@ -136,6 +142,20 @@ impl<'a> RealIo<'a> {
     #[inline]
     fn is_in_place(&self) -> bool {
         self.input.as_ptr() == self.output.as_mut_ptr() && self.input.len() == self.output.len()
+    }
+
+    /// Whether no transport may still read where a step writes.
+    #[inline]
+    fn may_write(&mut self, targets: &[Piece], bytes: usize) -> bool {
+        self.lent.is_empty()
+            || targets.iter().all(|target| {
+                let start = match self.bound.memory[target.region as usize] {
+                    RegionMemory::Output => self.output.as_mut_ptr() as usize,
+                    // Others than this rank's buffers are lent to none.
+                    _ => return true,
+                };
+                self.lent.may_write(self.links, start + target.offset, bytes)
+            })
     }
 
     /// What is read of the own buffers.
@@ -262,8 +282,22 @@ impl<'a> RealIo<'a> {
             return self.store(target, source, bytes, finish);
         }
         let peer = self.links.peer(link);
+        let broken = |error| Broken { peer, error };
+        let is_scratch = matches!(self.bound.memory[source.region as usize], RegionMemory::Scratch);
+        // What is neither scaled nor divided goes as it is.
+        let is_changed = (source.raw || finish) && self.reducer.scales_or_divides();
+        let is_lent = bytes >= LENT_BYTES_MIN && !is_changed && !is_scratch;
+        if let Some(ready) = ready.filter(|_| is_lent) {
+            let from = self.own(source, bytes);
+            let connection = &mut self.links.up_mut(link).connection;
+            let sent = connection.fill_from(target.offset, from, ready, done).map_err(broken)?;
+            if let Poll::Ready(number @ 1..) = sent {
+                self.lent.lend(link, number, from.as_ptr() as usize, bytes);
+            }
+            return Ok(sent.map(|_| ()));
+        }
         let mut bounce = std::mem::take(&mut self.links.up_mut(link).bounce);
-        let from = if source.raw || finish {
+        let from = if is_changed {
             bounce.resize(bounce.len().max(bytes), 0);
             if *done == 0 {
                 let from = Source { span: self.source(source, bytes), raw: source.raw };
@@ -280,7 +314,7 @@ impl<'a> RealIo<'a> {
             None => up.connection.put(target.offset, from, done),
         };
         up.bounce = bounce;
-        sent.map_err(|error| Broken { peer, error })
+        sent.map_err(broken)
     }
 
     /// A put into memory that is mapped here.

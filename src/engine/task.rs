@@ -309,6 +309,11 @@ impl Task {
         all
     }
 
+    /// Whether a source that a part waits for has been given back.
+    pub(super) fn has_back(&self, links: &Links) -> bool {
+        self.parts[..self.count].iter().any(|part| part.has_back(links))
+    }
+
     /// Whether a part waits for an earlier one of its own task.
     fn is_behind(&self, part: &Part) -> bool {
         part.after.is_some_and(|before| !self.parts[before].is_done())

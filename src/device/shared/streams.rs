@@ -85,8 +85,8 @@ impl Io for StreamIo<'_> {
         sources: &[Piece],
         bytes: usize,
         finish: bool,
-    ) -> consort_cuda::Result<()> {
-        self.launch(targets, sources, bytes, finish)
+    ) -> consort_cuda::Result<Poll<()>> {
+        self.launch(targets, sources, bytes, finish).map(Poll::Ready)
     }
 
     fn put(

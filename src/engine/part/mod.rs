@@ -26,6 +26,7 @@ use consort_algorithms::Block;
 
 use super::discarded;
 use super::executor::{Executor, Progress};
+use super::lent::Lent;
 use super::links::{Links, Overdue};
 use super::packets::{Exchange, Packets, letters};
 use super::task::Request;
@@ -46,6 +47,7 @@ pub(super) struct Part {
     left: bool,
     phase: Phase,
     executor: Executor,
+    lent: Lent,
     /// The blocks of a call whose blocks differ; empty for other calls.
     blocks: Vec<Block>,
     /// The operation in a stream; `None` where the host runs the request.
@@ -96,6 +98,7 @@ struct Context<'a> {
     request: &'a Request,
     engine: &'a mut Engine,
     executor: &'a mut Executor,
+    lent: &'a mut Lent,
     blocks: &'a [Block],
     buffers: Buffers<'a>,
 }
@@ -123,9 +126,9 @@ impl Context<'_> {
 impl Part {
     /// A request, which runs once part `after` is over.
     pub(super) fn new(request: Request, blocks: Option<Blocks<'_>>, after: Option<usize>) -> Self {
-        let (phase, executor) = (Phase::default(), Executor::default());
+        let (phase, executor, lent) = (Phase::default(), Executor::default(), Lent::default());
         let mut part =
-            Part { request, after, left: false, phase, executor, blocks: Vec::new(), stream: None };
+            Part { request, after, left: false, phase, executor, lent, blocks: Vec::new(), stream: None };
         part.prepare(request, blocks, after);
         part
     }
@@ -136,6 +139,7 @@ impl Part {
         self.after = after;
         self.left = false;
         self.phase = Phase::Find;
+        self.lent.forget();
         self.stream = None;
         self.blocks.clear();
         if let Some(blocks) = blocks {
@@ -263,6 +267,7 @@ impl Part {
     pub(super) fn withdraw(&mut self, engine: &mut Engine, at_last: bool) -> bool {
         match &mut self.phase {
             Phase::Mapped(mapped) => mapped.withdraw(engine, at_last),
+            Phase::Run(_) => self.lent.withdraw(&mut engine.links, at_last),
             _ => true,
         }
     }
@@ -272,6 +277,12 @@ impl Part {
         if let Phase::Mapped(mapped) = &mut self.phase {
             mapped.disown();
         }
+        self.lent.forget();
+    }
+
+    /// Whether a source that it waits for has been given back.
+    pub(super) fn has_back(&self, links: &Links) -> bool {
+        self.lent.has_come(links)
     }
 
     /// Goes on as far as possible.
@@ -280,7 +291,7 @@ impl Part {
         engine: &mut Engine,
         buffers: Buffers<'_>,
     ) -> std::result::Result<Progress, Fault> {
-        let Part { request, phase, executor, blocks, stream, .. } = self;
+        let Part { request, phase, executor, lent, blocks, stream, .. } = self;
         loop {
             if let Some(stream) = stream.as_mut().filter(|stream| !stream.host_moves) {
                 let before = stream.state;
@@ -294,7 +305,7 @@ impl Part {
                     _ => return Ok(Progress::Blocked),
                 }
             }
-            let mut context = Context { request, engine, executor, blocks, buffers };
+            let mut context = Context { request, engine, executor, lent, blocks, buffers };
             let turn = match phase {
                 // A call of no elements moves nothing, whatever other ranks call.
                 Phase::Find if request.call.count == 0 => Turn::Over,

@@ -54,6 +54,8 @@ pub(super) struct Running {
     /// Whether mailboxes at peers have slots of the plan's length; the link of one that is not empty yet.
     pub(super) is_drained: bool,
     pub(super) draining: Option<usize>,
+    /// Whether its steps are done, so that it only waits for its sources.
+    pub(super) is_settled: bool,
 }
 
 impl Context<'_> {
@@ -97,7 +99,8 @@ impl Context<'_> {
             |counter| bound.counter_base(counter, links),
             |region| bound.slot_base(region, links),
         );
-        Turn::Next(Phase::Run(Running { bound, sizes, reducer, staged, is_drained: false, draining: None }))
+        let (is_drained, draining, is_settled) = (false, None, false);
+        Turn::Next(Phase::Run(Running { bound, sizes, reducer, staged, is_drained, draining, is_settled }))
     }
 }
 
@@ -156,7 +159,11 @@ impl Running {
     }
 
     pub(super) fn turn(&mut self, context: &mut Context<'_>) -> TurnResult {
-        let Running { bound, sizes: equal, reducer, staged, is_drained, draining } = self;
+        let Running { bound, sizes: equal, reducer, staged, is_drained, draining, is_settled } = self;
+        context.lent.begin_turn();
+        if *is_settled {
+            return Ok(over(context));
+        }
         if !*is_drained {
             *draining = bound.undrained(&mut context.engine.links);
             if draining.is_some() {
@@ -164,7 +171,7 @@ impl Running {
             }
             *is_drained = true;
         }
-        let Context { request, engine, executor, blocks, buffers: Buffers { input, output } } = context;
+        let Context { request, engine, executor, lent, blocks, buffers: Buffers { input, output } } = context;
         let varying;
         let sizes = if blocks.is_empty() {
             &*equal
@@ -175,7 +182,7 @@ impl Running {
         let scratch = SpanMut::of(engine.scratch.as_mut_slice());
         let store = staged.map_or(Store::Cached, |staged| staged.store);
         let (input, output, links) = (*input, *output, &mut engine.links);
-        let mut io = RealIo { bound, reducer, links, input, output, scratch, staged: store };
+        let mut io = RealIo { bound, reducer, links, lent, input, output, scratch, staged: store };
         match executor.advance(&bound.plan, sizes, &mut io) {
             Ok(Progress::Done) => {}
             Ok(progress) => return Ok(Turn::Stays(progress)),
@@ -186,6 +193,13 @@ impl Running {
         if let Some(Staged { store, since }) = *staged {
             engine.tuner.ended(&request.call, store, ticks().saturating_sub(since));
         }
-        Ok(Turn::Over)
+        *is_settled = true;
+        Ok(over(context))
     }
+}
+
+/// The end of a plan whose steps are done: once no transport reads the caller's memory any more.
+fn over(context: &mut Context<'_>) -> Turn {
+    let are_free = context.lent.are_free(&context.engine.links);
+    if are_free { Turn::Over } else { Turn::Stays(Progress::Blocked) }
 }

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use super::super::executor::Blockage;
+use super::super::lent::Lent;
 use super::super::links::{Links, Wanted, WokenBy};
 use super::super::task::Blocked;
 use super::local::{Exchanging, Letter, Mapped};
@@ -27,9 +28,11 @@ enum Waits {
 }
 
 impl Waits {
-    fn of(running: &Running, blockage: Blockage) -> Option<Self> {
-        let (bound, sends) = (&running.bound, !matches!(blockage, Blockage::Wait { .. }));
-        Some(Waits::Link { link: bound.link_of(blockage)?, want: bound.want(blockage), sends })
+    fn of(running: &Running, lent: &Lent, blockage: Blockage) -> Option<Self> {
+        let bound = &running.bound;
+        let sends = matches!(blockage, Blockage::Signal { .. } | Blockage::Put { .. });
+        let link = if blockage == Blockage::Source { lent.waits_for() } else { bound.link_of(blockage) };
+        Some(Waits::Link { link: link?, want: bound.want(blockage), sends })
     }
 }
 
@@ -48,9 +51,12 @@ impl Part {
                     each(Waits::Link { link: *link, want: Want::Room, sends: false });
                 });
             }
+            Phase::Run(running @ Running { is_settled: true, .. }) => {
+                Waits::of(running, &self.lent, Blockage::Source).into_iter().for_each(each);
+            }
             Phase::Run(running) => {
                 let blockages = self.executor.blockages(&running.bound.plan);
-                blockages.filter_map(|blockage| Waits::of(running, blockage)).for_each(each);
+                blockages.filter_map(|blockage| Waits::of(running, &self.lent, blockage)).for_each(each);
             }
             Phase::Find | Phase::Done => {}
         }
@@ -115,10 +121,10 @@ impl Part {
             return at(Want::Data, operation.standing()?, operation.algorithm(), Vec::new());
         }
         let mut first = None;
-        if let Phase::Run(running @ Running { is_drained: true, .. }) = &self.phase {
+        if let Phase::Run(running @ Running { is_drained: true, is_settled: false, .. }) = &self.phase {
             // Of the lane whose standing it is.
             let last = self.executor.blockages(&running.bound.plan).next_back();
-            first = last.and_then(|blockage| Waits::of(running, blockage));
+            first = last.and_then(|blockage| Waits::of(running, &self.lent, blockage));
         } else {
             self.waits(links, |waits| _ = first.get_or_insert(waits));
         }

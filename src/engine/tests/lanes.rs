@@ -26,8 +26,8 @@ impl Io for Ready {
         Ok(Poll::Ready(()))
     }
 
-    fn fold(&mut self, _: &[Piece], _: &[Piece], _: usize, _: bool) -> Result<(), ()> {
-        Ok(())
+    fn fold(&mut self, _: &[Piece], _: &[Piece], _: usize, _: bool) -> Result<Poll<()>, ()> {
+        Ok(Poll::Ready(()))
     }
 
     fn put(&mut self, _: Piece, _: Piece, _: usize, _: bool, _: &mut usize) -> Result<Poll<()>, ()> {

@@ -14,6 +14,7 @@ use consort_transports::{Connection, CounterKind};
 
 use super::super::bound::{Bearings, Bound};
 use super::super::executor::{Executor, Progress, Sizes, Stop};
+use super::super::lent::Lent;
 use super::super::links::Links;
 use super::super::packets::sides::connected;
 use super::super::pairing::Pairing;
@@ -109,7 +110,8 @@ impl Side {
         let Side { bound, links, executor, scratch } = self;
         let plan = Arc::clone(&bound.plan);
         let scratch = SpanMut::of(scratch.as_mut_slice());
-        let mut io = RealIo { bound, reducer, links, input, output, scratch, staged: Store::Cached };
+        let lent = &mut Lent::default();
+        let mut io = RealIo { bound, reducer, links, lent, input, output, scratch, staged: Store::Cached };
         match executor.advance(&plan, sizes, &mut io) {
             Ok(progress) => Ok(progress),
             Err(Stop::Mismatch { peer }) => Err(Some(bound.bearings.rank(peer))),

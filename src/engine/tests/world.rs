@@ -524,7 +524,7 @@ impl Io for VectorIo<'_> {
         sources: &[Piece],
         bytes: usize,
         finish: bool,
-    ) -> Result<(), Never> {
+    ) -> Result<Poll<()>, Never> {
         let result = self.folded(sources, bytes, finish);
         for piece in targets {
             let part = &mut *self.part;
@@ -542,7 +542,7 @@ impl Io for VectorIo<'_> {
             };
             target.copy_from_slice(&result);
         }
-        Ok(())
+        Ok(Poll::Ready(()))
     }
 
     fn put(

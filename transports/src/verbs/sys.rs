@@ -8,7 +8,8 @@
 use std::ffi::{c_char, c_int, c_void};
 
 /// States of a port.
-#[cfg(test)]
+#[cfg(any(test, feature = "conformance"))]
+#[cfg_attr(not(test), allow(dead_code, reason = "as of the stand-in"))]
 pub(super) const PORT_DOWN: u32 = 1;
 pub(super) const PORT_ACTIVE: u32 = 4;
 /// Link layers of a port; an old library says 0 for InfiniBand.
@@ -20,7 +21,7 @@ pub(super) const TRANSPORT_IB: c_int = 0;
 pub(super) const PORT_GRH_REQUIRED: u8 = 1;
 /// Kinds of entries of a table of addresses.
 pub(super) const GID_ROCE_V2: u32 = 2;
-#[cfg(test)]
+#[cfg(any(test, feature = "conformance"))]
 pub(super) const GID_ROCE_V1: u32 = 1;
 /// Kinds of events of a device.
 pub(super) const EVENT_CQ_ERR: u32 = 0;

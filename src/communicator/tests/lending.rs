@@ -1,0 +1,114 @@
+//! Sends whose source an adapter reads where the program has it: over the stand-in for adapters, each rank with a transport of its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use consort_control::membership::group::Group;
+use consort_kernels::ReduceOp;
+use consort_memory::SharedBuffer;
+use consort_testing::Random;
+use consort_transports::{Transport, Verbs};
+
+use crate::engine::routes::Routes;
+use crate::{Communicator, Options, Rank, Result};
+
+/// An adapter, and nothing beside it.
+struct ByAdapter(Arc<Verbs>);
+
+impl Routes for ByAdapter {
+    fn is_mapped(&self, _: &Group, _: Rank) -> bool {
+        false
+    }
+
+    fn transport(&mut self, _: &Group, _: Rank) -> Result<Arc<dyn Transport>> {
+        Ok(self.0.clone())
+    }
+
+    fn abandon(&mut self) {}
+}
+
+fn ranks(count: u32, adapters: u8, algorithms: &str) -> Vec<Communicator> {
+    let options = Options::default().timeout(Duration::from_secs(60)).algorithms(algorithms);
+    let all = Communicator::local_with(count, &options).expect("ranks in a process");
+    for comm in &all {
+        let verbs = Arc::new(Verbs::over_standin(adapters));
+        comm.core().idle_engine().links.reroute(Box::new(ByAdapter(verbs)));
+    }
+    all
+}
+
+/// What a rank gives as its element `at` in a call.
+fn value(call: u64, rank: u32, at: usize) -> u64 {
+    let of = call.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(u64::from(rank) << 40);
+    of.wrapping_add(at as u64).wrapping_mul(0xd1b5_4a32_d192_ed03) >> 20
+}
+
+const RANKS: u32 = 3;
+/// Of a rank's block: several slots, the last of them short.
+const COUNT: usize = 300_001;
+
+/// The calls of a rank, one after the other, on memory that adapters can read. All of it is written again as soon as a call is over.
+fn calls(comm: &Communicator, number: u64) {
+    let (me, size) = (comm.rank(), comm.size() as usize);
+    let mut input = SharedBuffer::<u64>::new(size * COUNT).expect("memory");
+    let mut output = SharedBuffer::<u64>::new(size * COUNT).expect("memory");
+    let sum = |call: u64, at: usize| (0..RANKS).map(|rank| value(call, rank, at)).fold(0, u64::wrapping_add);
+    let fill = |buffer: &mut [u64], call: u64| {
+        buffer.iter_mut().enumerate().for_each(|(at, element)| *element = value(call, me, at));
+    };
+    let check = |what: &str, found: &[u64], meant: &dyn Fn(usize) -> u64| {
+        for (at, element) in found.iter().enumerate() {
+            assert!(*element == meant(at), "{what} {number}: rank {me}, element {at}");
+        }
+    };
+    let mut call = number * 100;
+    fill(&mut input, call);
+    comm.all_reduce_into(&input[..COUNT], &mut output[..COUNT], ReduceOp::Sum).expect("all ranks call it");
+    check("all-reduce", &output[..COUNT], &|at| sum(call, at));
+
+    call += 1;
+    fill(&mut output, call);
+    comm.all_reduce(&mut output[..COUNT], ReduceOp::Sum).expect("all ranks call it");
+    check("all-reduce in place", &output[..COUNT], &|at| sum(call, at));
+
+    call += 1;
+    fill(&mut input, call);
+    comm.all_gather(&input[..COUNT], &mut output).expect("all ranks call it");
+    check("all-gather", &output, &|at| value(call, (at / COUNT) as u32, at % COUNT));
+
+    call += 1;
+    fill(&mut input, call);
+    comm.reduce_scatter(&input, &mut output[..COUNT], ReduceOp::Sum).expect("all ranks call it");
+    check("reduce-scatter", &output[..COUNT], &|at| sum(call, me as usize * COUNT + at));
+
+    call += 1;
+    fill(&mut output, call);
+    comm.broadcast(&mut output[..COUNT], 1).expect("all ranks call it");
+    check("broadcast", &output[..COUNT], &|at| value(call, 1, at));
+
+    call += 1;
+    fill(&mut input, call);
+    comm.all_to_all(&input, &mut output).expect("all ranks call it");
+    let from = |at: usize| value(call, (at / COUNT) as u32, me as usize * COUNT + at % COUNT);
+    check("all-to-all", &output, &from);
+
+    call += 1;
+    fill(&mut input, call);
+    let (next, last) = ((me + 1) % RANKS, (me + RANKS - 1) % RANKS);
+    comm.exchange_into(&input[..COUNT], next, &mut output[..COUNT], last).expect("all ranks call it");
+    check("send and receive", &output[..COUNT], &|at| value(call, last, at));
+}
+
+/// What arrives is what was there, for one adapter and for several, and though all memory is written again at once.
+#[test]
+fn what_adapters_read_of_programs_arrives() {
+    let seed = Random::announced("what_adapters_read_of_programs_arrives").below(1 << 20) as u64;
+    for (adapters, algorithms) in [(1, "ring"), (1, "tree,direct,pairwise"), (2, "ring")] {
+        let all = ranks(RANKS, adapters, algorithms);
+        std::thread::scope(|threads| {
+            for comm in &all {
+                threads.spawn(move || (0..3).for_each(|round| calls(comm, seed + round)));
+            }
+        });
+    }
+}

@@ -1,0 +1,106 @@
+//! Sources of fills that transports read after the call: memory of the program that a device writes to a peer from where it is.
+//!
+//! Invariant: nothing of this operation writes where a source is that may still be read, and the operation is over once none may be. A
+//! source is free as soon as its connection says so, in the order of the fills of that connection. Absent: which memory
+//! a transport reads so, and how it knows when that is over.
+
+use std::time::{Duration, Instant};
+
+use super::links::Links;
+
+/// Bytes below which a fill is copied by whoever carries it: to copy as much as this takes no longer than the answer of the peer's
+/// adapter, which the end of an operation waits for otherwise.
+pub(super) const LENT_BYTES_MIN: usize = 16 << 10;
+
+/// How long a failed operation waits, once its connections are ended, for their devices to be done with what they were reading.
+const FENCED_MAX: Duration = Duration::from_millis(50);
+
+/// A source that may still be read.
+#[derive(Clone, Copy, Debug)]
+struct Loan {
+    link: usize,
+    /// Of the fill, on that link.
+    number: u64,
+    /// Its addresses, from the first to the one behind the last.
+    start: usize,
+    end: usize,
+}
+
+/// The sources of one operation. Kept when it is over, so that the table is used again.
+#[derive(Debug, Default)]
+pub(super) struct Lent {
+    loans: Vec<Loan>,
+    /// Of the source that the operation waits for at present.
+    waits_for: Option<usize>,
+}
+
+impl Lent {
+    /// A fill of a link was lent this source.
+    pub(super) fn lend(&mut self, link: usize, number: u64, start: usize, bytes: usize) {
+        self.loans.push(Loan { link, number, start, end: start + bytes });
+    }
+
+    /// A turn of the operation begins, which waits for nothing yet.
+    #[inline]
+    pub(super) fn begin_turn(&mut self) {
+        self.waits_for = None;
+    }
+
+    /// Whether nothing is lent.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.loans.is_empty()
+    }
+
+    /// Whether this memory may be written now. If not, its link is [waited for](Lent::waits_for).
+    pub(super) fn may_write(&mut self, links: &Links, start: usize, bytes: usize) -> bool {
+        self.is_free(links, |loan| loan.start < start + bytes && start < loan.end)
+    }
+
+    /// Whether all sources are free. If not, the link of one is [waited for](Lent::waits_for).
+    pub(super) fn are_free(&mut self, links: &Links) -> bool {
+        self.is_empty() || self.is_free(links, |_| true)
+    }
+
+    fn is_free(&mut self, links: &Links, is_asked: impl Fn(&Loan) -> bool) -> bool {
+        self.loans.retain(|loan| !is_over(links, loan));
+        let busy = self.loans.iter().find(|loan| is_asked(loan)).map(|loan| loan.link);
+        self.waits_for = busy.or(self.waits_for);
+        busy.is_none()
+    }
+
+    /// The link of the source that the operation waited for when it last went no further.
+    pub(super) fn waits_for(&self) -> Option<usize> {
+        self.waits_for
+    }
+
+    /// Whether some source has become free since the operation went no further.
+    pub(super) fn has_come(&self, links: &Links) -> bool {
+        self.waits_for.is_some() && self.loans.iter().any(|loan| is_over(links, loan))
+    }
+
+    /// The operation has failed. Whether no device reads for it any more; `at_last` ends the connections of what is still read.
+    pub(super) fn withdraw(&mut self, links: &mut Links, at_last: bool) -> bool {
+        self.loans.iter().for_each(|loan| links.go_on(loan.link));
+        if at_last && !self.are_free(links) {
+            // In a failed communicator nothing comes after this. What cannot be ended has its error at the connection's end.
+            self.loans.iter().for_each(|loan| links.fence(loan.link));
+            let by = Instant::now() + FENCED_MAX;
+            while !self.are_free(links) && Instant::now() < by {
+                self.loans.iter().for_each(|loan| links.go_on(loan.link));
+                std::thread::yield_now();
+            }
+        }
+        self.are_free(links)
+    }
+
+    /// Forgets all: what is still read is another process's, or of an operation that has given up.
+    pub(super) fn forget(&mut self) {
+        self.loans.clear();
+        self.waits_for = None;
+    }
+}
+
+fn is_over(links: &Links, loan: &Loan) -> bool {
+    links.is_free(loan.link, loan.number)
+}
