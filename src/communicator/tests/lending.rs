@@ -10,7 +10,7 @@ use consort_testing::Random;
 use consort_transports::{Transport, Verbs};
 
 use crate::engine::routes::Routes;
-use crate::{Communicator, Options, Rank, Result};
+use crate::{Communicator, Error, Options, Rank, Result};
 
 /// An adapter, and nothing beside it.
 struct ByAdapter(Arc<Verbs>);
@@ -27,11 +27,10 @@ impl Routes for ByAdapter {
     fn abandon(&mut self) {}
 }
 
-fn ranks(count: u32, adapters: u8, algorithms: &str) -> Vec<Communicator> {
-    let options = Options::default().timeout(Duration::from_secs(60)).algorithms(algorithms);
-    let all = Communicator::local_with(count, &options).expect("ranks in a process");
+fn ranks(count: u32, network: u8, adapters: u8, options: &Options) -> Vec<Communicator> {
+    let all = Communicator::local_with(count, options).expect("ranks in a process");
     for comm in &all {
-        let verbs = Arc::new(Verbs::over_standin(adapters));
+        let verbs = Arc::new(Verbs::over_standin(network, adapters));
         comm.core().idle_engine().links.reroute(Box::new(ByAdapter(verbs)));
     }
     all
@@ -43,7 +42,6 @@ fn value(call: u64, rank: u32, at: usize) -> u64 {
     of.wrapping_add(at as u64).wrapping_mul(0xd1b5_4a32_d192_ed03) >> 20
 }
 
-const RANKS: u32 = 3;
 /// Of a rank's block: several slots, the last of them short.
 const COUNT: usize = 300_001;
 
@@ -52,7 +50,8 @@ fn calls(comm: &Communicator, number: u64) {
     let (me, size) = (comm.rank(), comm.size() as usize);
     let mut input = SharedBuffer::<u64>::new(size * COUNT).expect("memory");
     let mut output = SharedBuffer::<u64>::new(size * COUNT).expect("memory");
-    let sum = |call: u64, at: usize| (0..RANKS).map(|rank| value(call, rank, at)).fold(0, u64::wrapping_add);
+    let sum =
+        |call: u64, at: usize| (0..comm.size()).map(|rank| value(call, rank, at)).fold(0, u64::wrapping_add);
     let fill = |buffer: &mut [u64], call: u64| {
         buffer.iter_mut().enumerate().for_each(|(at, element)| *element = value(call, me, at));
     };
@@ -94,7 +93,7 @@ fn calls(comm: &Communicator, number: u64) {
 
     call += 1;
     fill(&mut input, call);
-    let (next, last) = ((me + 1) % RANKS, (me + RANKS - 1) % RANKS);
+    let (next, last) = ((me + 1) % comm.size(), (me + comm.size() - 1) % comm.size());
     comm.exchange_into(&input[..COUNT], next, &mut output[..COUNT], last).expect("all ranks call it");
     check("send and receive", &output[..COUNT], &|at| value(call, last, at));
 }
@@ -103,11 +102,46 @@ fn calls(comm: &Communicator, number: u64) {
 #[test]
 fn what_adapters_read_of_programs_arrives() {
     let seed = Random::announced("what_adapters_read_of_programs_arrives").below(1 << 20) as u64;
-    for (adapters, algorithms) in [(1, "ring"), (1, "tree,direct,pairwise"), (2, "ring")] {
-        let all = ranks(RANKS, adapters, algorithms);
+    let jobs = [(3, 1, "ring"), (4, 1, "doubling,bruck"), (3, 1, "tree,direct,pairwise"), (3, 2, "ring")];
+    for (size, adapters, algorithms) in jobs {
+        let options = Options::default().timeout(Duration::from_secs(60)).algorithms(algorithms);
+        let all = ranks(size, 1, adapters, &options);
         std::thread::scope(|threads| {
             for comm in &all {
                 threads.spawn(move || (0..3).for_each(|round| calls(comm, seed + round)));
+            }
+        });
+    }
+}
+
+/// A call that fails gives memory back that no adapter reads any more, though nothing of what they sent was answered.
+#[test]
+fn no_adapter_reads_for_a_call_that_has_failed() {
+    const NETWORK: u8 = 2;
+    for adapters in [1, 2] {
+        let options = Options::default().timeout(Duration::from_millis(300)).algorithms("ring");
+        let all = ranks(2, NETWORK, adapters, &options);
+        let meet = |comm: &Communicator| {
+            let comm = comm.with_timeout(Duration::from_secs(60));
+            comm.all_reduce(&mut vec![1u8; 1 << 20], ReduceOp::Sum).expect("all ranks call it");
+        };
+        std::thread::scope(|threads| all.iter().for_each(|comm| _ = threads.spawn(move || meet(comm))));
+        Verbs::silence_standin(NETWORK);
+        let fail = |comm: &Communicator| {
+            let buffer = SharedBuffer::<u8>::new(4 << 20).expect("memory");
+            let mut other = SharedBuffer::<u8>::new(4 << 20).expect("memory");
+            let outcome = comm.all_reduce_into(&buffer, &mut other, ReduceOp::Sum);
+            assert!(outcome.is_err(), "rank {} heard something", comm.rank());
+            for memory in [&buffer, &other] {
+                assert!(!Verbs::standin_reads(memory.as_ptr() as usize, memory.len()), "it is still read");
+            }
+            outcome
+        };
+        std::thread::scope(|threads| {
+            let failing: Vec<_> = all.iter().map(|comm| threads.spawn(move || fail(comm))).collect();
+            for outcome in failing {
+                let error = outcome.join().expect("no panic").expect_err("a failure");
+                assert!(matches!(error, Error::Timeout { .. }), "{error}");
             }
         });
     }

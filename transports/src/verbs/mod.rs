@@ -108,27 +108,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-#[cfg(feature = "conformance")]
-impl Verbs {
-    /// A transport over the stand-in for adapters, by one queue pair at each of `adapters` ports: for tests of other crates.
-    ///
-    /// # Panics
-    /// If there are none or more than four.
-    #[doc(hidden)]
-    pub fn over_standin(adapters: u8) -> Self {
-        let names = ["standin0", "standin1", "standin2", "standin3"];
-        let adapter = |(name, number)| {
-            standin::Adapter::new(name, vec![standin::AdapterPort::ethernet([10, 0, number, 1])])
-        };
-        standin::set(names.into_iter().zip(0..adapters).map(adapter).collect());
-        let (sysfs, options, near) =
-            (Sysfs::below("/nonexistent", None), RdmaOptions::default(), Near::default());
-        let search =
-            Search { functions: standin::functions(), sysfs: &sysfs, options: &options, near: &near };
-        Verbs::over(&search.ports().expect("the stand-in's"), 1, 1, None).expect("the stand-in's")
-    }
-}
-
 impl Verbs {
     /// Over the best ports of this system.
     ///

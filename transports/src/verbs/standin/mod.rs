@@ -24,6 +24,8 @@ use regions::Registered;
 
 mod adapters;
 mod control;
+#[cfg(feature = "conformance")]
+mod outside;
 mod regions;
 
 /// Everything that the devices of the process know.
@@ -40,6 +42,8 @@ struct World {
     cut: Vec<Gid>,
     /// Looks that what has come may need at most before it is there.
     delay: usize,
+    /// How long a send may be unanswered.
+    patience: Duration,
     /// Where bytes were last read by reads.
     reads: VecDeque<u64>,
 }
@@ -117,7 +121,7 @@ fn bytes_at(view: usize, bytes: usize) -> Vec<u8> {
 
 /// How many places of what was sent a queue pair remembers.
 const POSTED: usize = 64;
-/// How long a send may be unanswered.
+/// How long a send may be unanswered, unless a test says otherwise.
 const PATIENCE: Duration = Duration::from_millis(700);
 
 static WORLD: Mutex<Option<World>> = Mutex::new(None);
@@ -144,6 +148,7 @@ fn with<R>(run: impl FnOnce(&mut World) -> R) -> R {
             next: 100,
             cut: Vec::new(),
             delay: 3,
+            patience: PATIENCE,
             reads: VecDeque::new(),
         }
     }))
@@ -183,6 +188,7 @@ impl World {
         else {
             return;
         };
+        let patience = self.patience;
         let outcome = if self.is_cut(number, peer) {
             // Its answer may be what was lost.
             if self.random.below(2) == 0 {
@@ -196,7 +202,7 @@ impl World {
         let status = match outcome {
             Some(status) => status,
             None => {
-                if of.unanswered.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
+                if of.unanswered.get_or_insert_with(Instant::now).elapsed() < patience {
                     return;
                 }
                 super::status::RETRY_EXCEEDED
