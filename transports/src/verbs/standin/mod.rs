@@ -278,6 +278,10 @@ impl World {
         }
         let (object, pd) = (peer.object as *mut Qp, peer.pd);
         if send.is_read {
+            // It takes as many turns as it takes.
+            if self.random.below(2) == 0 {
+                return None;
+            }
             let status = self.read_back(pd, send);
             self.queues.get_mut(&to)?.expected += 1;
             return Some(status);

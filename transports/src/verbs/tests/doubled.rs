@@ -1,6 +1,7 @@
 //! Devices that hand out completions twice: at once, or where the completion could pass for that of a later message.
 
-use super::super::standin::{cut, double, doubled};
+use super::super::memory::Flush;
+use super::super::standin::{cut, double, doubled, was_read};
 use super::lanes::{SLOT_BYTES, SLOTS, Traffic, gid, is_whole, over};
 use super::*;
 
@@ -84,4 +85,20 @@ fn a_device_that_hands_out_completions_twice_is_warned_of() {
     let of_it = |text: &&String| text.contains(&format!("queue_pair={there}"));
     assert_eq!(warned.iter().filter(of_it).count(), 1, "{warned:?}");
     assert!(warned.iter().all(|text| text.contains("twice") && text.contains("standin0")), "{warned:?}");
+}
+
+/// Memory of a device is there when a read of it has come back, and not when one before it has for a second time.
+#[test]
+fn a_read_that_flushes_has_been_carried_out_when_it_is_over() {
+    let verbs = over(252, 1, 1);
+    doubling([&verbs, &verbs]);
+    let domain = &verbs.shared.domains[0];
+    let flush = Flush::new(domain).expect("a queue pair of its own");
+    let mapping = consort_memory::Mapping::anonymous(4096).expect("memory");
+    let region = Region::new(std::slice::from_ref(domain), mapping, Written::ReadBack).expect("registered");
+    for at in 0..1000 {
+        flush.behind(region.address(at), region.keys(0).1).expect("flushed");
+        assert!(was_read(region.address(at)), "read {at}");
+    }
+    assert!(doubled(domain.port.context) > 0, "none came twice");
 }
