@@ -127,6 +127,8 @@ fn bytes_at(view: usize, bytes: usize) -> Vec<u8> {
 
 /// How many places of what was sent a queue pair remembers.
 const POSTED: usize = 64;
+/// No status: the peer is there, and more turns are needed.
+const UNDER_WAY: u32 = u32::MAX;
 /// How long a send may be unanswered.
 const PATIENCE: Duration = Duration::from_millis(700);
 
@@ -197,6 +199,10 @@ impl World {
             // For ever, where that is asked for.
             Some(RECEIVER_NOT_READY) if of.attr.rnr_retry == 7 || of.refused < of.attr.rnr_retry => {
                 (of.unanswered, of.refused) = (None, of.refused.saturating_add(1));
+                return;
+            }
+            Some(UNDER_WAY) => {
+                of.unanswered = None;
                 return;
             }
             Some(status) => status,
@@ -280,7 +286,7 @@ impl World {
         if send.is_read {
             // It takes as many turns as it takes.
             if self.random.below(2) == 0 {
-                return None;
+                return Some(UNDER_WAY);
             }
             let status = self.read_back(pd, send);
             self.queues.get_mut(&to)?.expected += 1;
@@ -320,7 +326,7 @@ impl World {
         }
         if is_part {
             self.queues.get_mut(&from)?.sends.front_mut()?.has_begun = true;
-            return None;
+            return Some(UNDER_WAY);
         }
         self.queues.get_mut(&to)?.expected += 1;
         if let Some(imm_data) = send.immediate {
