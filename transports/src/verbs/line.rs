@@ -510,10 +510,6 @@ impl Line {
     }
 
     fn hear(&mut self, wc: &Wc, take: Take<'_>) -> Result<(), TransportError> {
-        // What was flushed of a former life says nothing of this one.
-        if wc.wr_id != self.queue.life() {
-            return Ok(());
-        }
         if wc.status != 0 {
             if !self.is_stopped {
                 self.fail(wc);

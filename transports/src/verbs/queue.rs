@@ -1,7 +1,7 @@
 //! A reliable queue pair and its two completion queues: what comes is announced through a descriptor, what was sent is not.
 //!
-//! Invariant: work requests are posted from memory that stays until their completion; never blocks. Absent: what is sent, and what a
-//! completion means.
+//! Invariant: work requests are posted from memory that stays until their completion; a receive completes once, whatever the device hands
+//! out; never blocks. Absent: what is sent, and what a completion means.
 
 mod read;
 
@@ -44,9 +44,11 @@ pub(super) struct Queue {
     is_armed: bool,
     /// Whether the event of something that was found is still to be taken.
     is_due: bool,
-    /// Receives that are posted, and how often it has begun again.
-    receives: u32,
-    life: u64,
+    /// Receives that were ever posted, whose ids count up, and which of the last [`RECEIVES`] have not completed: the bit of an id.
+    posted: u64,
+    uncompleted: u64,
+    /// Whether it was said that a receive has completed twice.
+    has_doubled: bool,
     /// The id of the last write that the device has taken.
     accepted: u64,
 }
@@ -82,6 +84,12 @@ pub(super) struct Peer {
     pub(super) first_packet: u32,
 }
 
+/// Which of as many receives as are posted one is, by its id.
+fn bit(id: u64) -> u64 {
+    const { assert!(RECEIVES == u64::BITS, "a bit for each") };
+    1 << (id % u64::from(RECEIVES))
+}
+
 fn failed(call: &'static str) -> TransportError {
     TransportError::system(NAME, call, io::Error::last_os_error())
 }
@@ -102,8 +110,9 @@ impl Queue {
             inline_max: 0,
             is_armed: false,
             is_due: false,
-            receives: 0,
-            life: 0,
+            posted: 0,
+            uncompleted: 0,
+            has_doubled: false,
             accepted: 0,
             domain: Arc::clone(domain),
         };
@@ -186,7 +195,7 @@ impl Queue {
 
     /// Whether everything that had come before it was stopped has been given out: each receive has completed.
     pub(super) fn is_drained(&self) -> bool {
-        self.receives == 0
+        self.uncompleted == 0
     }
 
     /// From the beginning, after it was stopped and is drained.
@@ -198,13 +207,7 @@ impl Queue {
         self.modify(reset, sys::QP_STATE, "ibv_modify_qp to RESET")?;
         // The event of what was flushed may still be there, and the queue armed or not.
         self.is_due = self.is_armed;
-        self.life += 1;
         self.begin()
-    }
-
-    /// Which life of the queue pair this is: completions of its receives say it as their id.
-    pub(super) fn life(&self) -> u64 {
-        self.life
     }
 
     fn begin(&mut self) -> Result<(), TransportError> {
@@ -344,13 +347,14 @@ impl Queue {
     /// # Errors
     /// The device's.
     pub(super) fn post_receive(&mut self) -> Result<(), TransportError> {
-        let mut request = RecvWr { wr_id: self.life, next: null_mut(), sg_list: null_mut(), num_sge: 0 };
+        let mut request = RecvWr { wr_id: self.posted, next: null_mut(), sg_list: null_mut(), num_sge: 0 };
         let mut refused = null_mut();
         let post = self.ops().post_recv.ok_or_else(|| Self::lacks("post_recv"))?;
         // SAFETY: a request without memory, that lives during the call.
         match unsafe { post(self.qp, &raw mut request, &raw mut refused) } {
             0 => {
-                self.receives += 1;
+                self.uncompleted |= bit(self.posted);
+                self.posted += 1;
                 Ok(())
             }
             code => Err(TransportError::system(NAME, "ibv_post_recv", io::Error::from_raw_os_error(code))),
@@ -381,17 +385,46 @@ impl Queue {
         self.polled(self.send_cq, completions)
     }
 
-    /// What has come; how many completions there are.
+    /// What has come; how many completions there are, each of another receive.
     ///
     /// # Errors
     /// The device's.
     pub(super) fn received(&mut self, completions: &mut [Wc]) -> Result<usize, TransportError> {
-        let count = self.polled(self.recv_cq, completions)?;
-        if count > 0 || self.is_due {
-            self.hear_event();
+        loop {
+            let count = self.polled(self.recv_cq, completions)?;
+            if count > 0 || self.is_due {
+                self.hear_event();
+            }
+            let first = self.complete(&mut completions[..count]);
+            if first > 0 || count == 0 {
+                return Ok(first);
+            }
         }
-        self.receives = self.receives.saturating_sub(count as u32);
-        Ok(count)
+    }
+
+    /// Moves the completions of receives that had not completed to the front; how many they are. Another one of the same receive says
+    /// nothing that its first has not said, so it is left out: by its immediate alone it could pass for that of the message that has the same
+    /// place next, which may not be there.
+    fn complete(&mut self, completions: &mut [Wc]) -> usize {
+        let mut first = 0;
+        for at in 0..completions.len() {
+            let id = completions[at].wr_id;
+            let is_recent = (1..=u64::from(RECEIVES)).contains(&self.posted.wrapping_sub(id));
+            if is_recent && self.uncompleted & bit(id) != 0 {
+                self.uncompleted &= !bit(id);
+                completions.swap(first, at);
+                first += 1;
+            } else if !std::mem::replace(&mut self.has_doubled, true) {
+                let (device, port, queue_pair) = (&self.port().device, self.port().number, self.number());
+                tracing::warn!(
+                    device,
+                    port,
+                    queue_pair,
+                    "the adapter hands a completion out twice; the second one is ignored: look for a newer driver or firmware"
+                );
+            }
+        }
+        first
     }
 
     /// The next completion makes the descriptor readable; one that is there already does not.

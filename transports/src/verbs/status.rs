@@ -13,6 +13,8 @@ use crate::{FailedCompletion, TransportError};
 pub(super) const RETRY_EXCEEDED: u32 = 12;
 /// It had no receive posted.
 pub(super) const RECEIVER_NOT_READY: u32 = 13;
+/// The peer's adapter has refused what the key does not allow.
+pub(super) const REFUSED: u32 = 10;
 /// The queue pair had failed before this was carried out.
 pub(super) const FLUSHED: u32 = 5;
 
@@ -20,18 +22,21 @@ pub(super) const FLUSHED: u32 = 5;
 fn causes(status: u32) -> &'static str {
     match status {
         4 | 8 => "this side's memory is not registered for that any more",
-        5 => "the queue pair had failed before, or was closed: look for the first error",
+        FLUSHED => {
+            "the queue pair had failed before, or was closed, or the peer used a key that this side does not have: look for the first \
+             error, here and at the peer"
+        }
         9 => "the peer's adapter refused the request: do all processes run the same version?",
-        10 => {
+        REFUSED => {
             "the peer's memory has another key or is not there any more: its process ended or closed the connection, or it is another \
              version"
         }
         11 => "the peer's adapter could not do it: look at its system's log",
-        12 => {
+        RETRY_EXCEEDED => {
             "the peer's adapter has not answered: its process or host is gone, its port or a switch is down, or packets of this size or \
              priority do not get through (MTU, priority flow control, NCCL_IB_GID_INDEX, NCCL_IB_TC)"
         }
-        13 => "the peer had no receive posted: it stopped, or is another version",
+        RECEIVER_NOT_READY => "the peer had no receive posted: it stopped, or is another version",
         _ => "look at the system's log for the adapter",
     }
 }

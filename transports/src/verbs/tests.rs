@@ -9,7 +9,9 @@ use crate::conformance::{Fixture, Stranger};
 use crate::{CounterKind, FailedCompletion};
 
 mod devices;
+mod doubled;
 mod events;
+mod faults;
 mod lanes;
 mod memory;
 mod ports;

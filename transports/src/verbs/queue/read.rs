@@ -45,7 +45,8 @@ impl Queue {
     ) -> Result<(), TransportError> {
         const CALL: &str = "a read that flushes what an adapter has written";
         let mut sges = [Sge { addr: into.0, length: 1, lkey: into.1 }];
-        let mut request = SendWr::write(0, &mut sges, from.0, from.1);
+        let id = self.accepted + 1;
+        let mut request = SendWr::write(id, &mut sges, from.0, from.1);
         (request.opcode, request.send_flags) = (sys::WR_RDMA_READ, SEND_SIGNALED);
         let mut refused = null_mut();
         let post = self.ops().post_send.ok_or_else(|| Self::lacks("post_send"))?;
@@ -54,8 +55,10 @@ impl Queue {
         if code != 0 {
             return Err(TransportError::system(NAME, "ibv_post_send", io::Error::from_raw_os_error(code)));
         }
+        self.accepted = id;
         let (begun, mut completions) = (Instant::now(), [Wc::default(); 1]);
-        while self.sent(&mut completions)? == 0 {
+        // One of a read before would say nothing of this one.
+        while self.sent(&mut completions)? == 0 || completions[0].wr_id != id {
             if begun.elapsed() > PATIENCE {
                 return Err(TransportError::system(NAME, CALL, io::Error::from(io::ErrorKind::TimedOut)));
             }

@@ -7,7 +7,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 
 use super::super::sys::*;
-use super::{poll_cq, post_recv, post_send, req_notify_cq, zeroed};
+use super::completions::{poll_cq, req_notify_cq};
+use super::{post_recv, post_send, zeroed};
 
 /// A device.
 #[derive(Clone)]

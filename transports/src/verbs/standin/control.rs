@@ -1,6 +1,6 @@
 //! What a test does to the stand-in's queue pairs and ports, and asks of them.
 
-use super::super::sys::{Gid, QpAttr};
+use super::super::sys::{Context, Gid, QpAttr};
 use super::{QueuePair, with};
 
 /// The queue pair of this number is there no longer, as after the end of its process.
@@ -19,6 +19,16 @@ pub(crate) fn cut(gid: Gid, is_cut: bool) {
 /// What comes is there after this many looks at most.
 pub(crate) fn delay(looks: usize) {
     with(|world| world.delay = looks);
+}
+
+/// An open device hands out some completions twice.
+pub(crate) fn double(context: *mut Context) {
+    with(|world| world.double(context));
+}
+
+/// How many it has handed out for a second time.
+pub(crate) fn doubled(context: *mut Context) -> u64 {
+    with(|world| world.doubled(context))
 }
 
 /// The address of a queue pair, as events have it.

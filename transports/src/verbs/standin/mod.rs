@@ -5,24 +5,27 @@
 //! adapter happens to do: bytes of a write are in their place no sooner than its completion at the receiver says so.
 
 use std::collections::{HashMap, VecDeque};
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::c_int;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use consort_testing::Random;
 
 use super::library::Functions;
+use super::status::{FLUSHED, RECEIVER_NOT_READY, REFUSED, RETRY_EXCEEDED};
 use super::sys::*;
 pub(super) use adapters::{
     Adapter, AdapterPort, deafen, join, raise, refuse_buffers, refuse_loops, refuse_memory, set,
     unacknowledged,
 };
+use completions::Doubled;
 pub(super) use control::{
-    connected, cut, delay, fill_up, leading_to, object, sends, vanish, was_posted, was_read,
+    connected, cut, delay, double, doubled, fill_up, leading_to, object, sends, vanish, was_posted, was_read,
 };
 use regions::Registered;
 
 mod adapters;
+mod completions;
 mod control;
 #[cfg(feature = "conformance")]
 mod outside;
@@ -46,6 +49,7 @@ struct World {
     patience: Duration,
     /// Where bytes were last read by reads.
     reads: VecDeque<u64>,
+    doubled: Doubled,
 }
 
 struct QueuePair {
@@ -59,8 +63,9 @@ struct QueuePair {
     sends: VecDeque<Send>,
     /// The ids of receives that are posted.
     receives: VecDeque<u64>,
-    /// Since when the first send is not answered.
+    /// Since when the first send is not answered, and how often its peer had no receive for it.
     unanswered: Option<Instant>,
+    refused: u8,
     /// What was changed of it last, by all changes.
     attr: QpAttr,
     /// Whether it takes only the first of what it is given next.
@@ -91,6 +96,9 @@ impl QueuePair {
         if what & QP_RETRY_CNT != 0 {
             kept.retry_cnt = attr.retry_cnt;
         }
+        if what & QP_RNR_RETRY != 0 {
+            kept.rnr_retry = attr.rnr_retry;
+        }
     }
 }
 
@@ -104,6 +112,8 @@ struct Send {
     immediate: Option<u32>,
     is_read: bool,
     is_signalled: bool,
+    /// Whether a part of it is where it belongs.
+    has_begun: bool,
 }
 
 /// What is sent: as it was when it was posted, or as it is when it is carried.
@@ -121,6 +131,8 @@ fn bytes_at(view: usize, bytes: usize) -> Vec<u8> {
 
 /// How many places of what was sent a queue pair remembers.
 const POSTED: usize = 64;
+/// No status: the peer is there, and more turns are needed.
+const UNDER_WAY: u32 = u32::MAX;
 /// How long a send may be unanswered, unless a test says otherwise.
 const PATIENCE: Duration = Duration::from_millis(700);
 
@@ -150,6 +162,7 @@ fn with<R>(run: impl FnOnce(&mut World) -> R) -> R {
             delay: 3,
             patience: PATIENCE,
             reads: VecDeque::new(),
+            doubled: Doubled::default(),
         }
     }))
 }
@@ -158,17 +171,6 @@ impl World {
     fn fresh(&mut self) -> u32 {
         self.next += 1;
         self.next
-    }
-
-    fn complete(&mut self, cq: usize, wc: Wc) {
-        let delay = if wc.opcode == WC_RECV_RDMA_WITH_IMM { self.delay } else { 3 };
-        let late = self.random.below(delay) as u32;
-        self.completions.entry(cq).or_default().push_back((late, wc));
-        if let Some(Some(descriptor)) = self.armed.insert(cq, None) {
-            let one = 1u64;
-            // SAFETY: eight bytes that live during the call; the descriptor is one of this stand-in's.
-            unsafe { libc::write(descriptor, (&raw const one).cast(), 8) };
-        }
     }
 
     /// Lets one queue pair go on, whichever.
@@ -194,21 +196,30 @@ impl World {
             if self.random.below(2) == 0 {
                 self.carry(number, peer, &send);
             }
-            Some(super::status::RETRY_EXCEEDED)
+            Some(RETRY_EXCEEDED)
         } else {
             self.carry(number, peer, &send)
         };
         let Some(of) = self.queues.get_mut(&number) else { return };
         let status = match outcome {
+            // For ever, where that is asked for.
+            Some(RECEIVER_NOT_READY) if of.attr.rnr_retry == 7 || of.refused < of.attr.rnr_retry => {
+                (of.unanswered, of.refused) = (None, of.refused.saturating_add(1));
+                return;
+            }
+            Some(UNDER_WAY) => {
+                of.unanswered = None;
+                return;
+            }
             Some(status) => status,
             None => {
                 if of.unanswered.get_or_insert_with(Instant::now).elapsed() < patience {
                     return;
                 }
-                super::status::RETRY_EXCEEDED
+                RETRY_EXCEEDED
             }
         };
-        of.unanswered = None;
+        (of.unanswered, of.refused) = (None, 0);
         of.sends.pop_front();
         let object = of.object as *mut Qp;
         // SAFETY: a queue pair of this stand-in, that is there until it is destroyed.
@@ -236,7 +247,7 @@ impl World {
         let object = of.object as *mut Qp;
         // SAFETY: a queue pair of this stand-in, that is there until it is destroyed.
         let (send_cq, recv_cq) = unsafe { ((*object).send_cq as usize, (*object).recv_cq as usize) };
-        let flushed = |wr_id| Wc { wr_id, status: super::status::FLUSHED, qp_num: number, ..Wc::default() };
+        let flushed = |wr_id| Wc { wr_id, status: FLUSHED, qp_num: number, ..Wc::default() };
         sends.into_iter().for_each(|id| self.complete(send_cq, flushed(id)));
         receives.into_iter().for_each(|id| self.complete(recv_cq, flushed(id)));
     }
@@ -254,7 +265,7 @@ impl World {
         let region = |key| self.regions.get(key).filter(|region| region.pd == pd);
         let from = region(&send.rkey).filter(|of| of.is_readable).and_then(|of| of.view_of(send.to, bytes));
         let into = region(&sge.lkey).and_then(|of| of.view_of(sge.addr, bytes));
-        let (Some(from), Some(into)) = (from, into) else { return 10 };
+        let (Some(from), Some(into)) = (from, into) else { return REFUSED };
         // SAFETY: inside of regions that are registered, as was seen, and so mapped.
         unsafe { std::ptr::copy(from as *const u8, into as *mut u8, bytes) };
         self.reads.push_back(send.to);
@@ -268,17 +279,21 @@ impl World {
             .queues
             .get(&to)
             .filter(|peer| peer.peer == from && [QPS_RTR, QPS_RTS].contains(&peer.state))?;
-        if send.immediate.is_some() && peer.receives.is_empty() {
-            return None;
-        }
         // As far behind the next one: it has come before, or one before it has not.
         match send.packet.wrapping_sub(peer.expected) & 0xff_ffff {
             0 => {}
             0x80_0000.. => return Some(0),
             _ => return None,
         }
+        if send.immediate.is_some() && peer.receives.is_empty() {
+            return Some(RECEIVER_NOT_READY);
+        }
         let (object, pd) = (peer.object as *mut Qp, peer.pd);
         if send.is_read {
+            // It takes as many turns as it takes.
+            if self.random.below(2) == 0 {
+                return Some(UNDER_WAY);
+            }
             let status = self.read_back(pd, send);
             self.queues.get_mut(&to)?.expected += 1;
             return Some(status);
@@ -294,17 +309,30 @@ impl World {
         let view = match region.and_then(|region| region.view_of(send.to, bytes.len())) {
             Some(view) => view,
             None if bytes.is_empty() => 0,
-            None => return Some(10),
+            None => {
+                // Its adapter ends the peer's too.
+                self.fail(to);
+                return Some(REFUSED);
+            }
         };
         // In pieces, in any order.
         let mut pieces: Vec<usize> = (0..bytes.len()).step_by(8).collect();
         for at in (1..pieces.len().min(64)).rev() {
             pieces.swap(at, self.random.below(at + 1));
         }
+        // Some may be there, and seen, before the others are.
+        let is_part = !send.has_begun && self.random.below(4) == 0;
+        if is_part {
+            pieces.truncate(self.random.below(pieces.len() + 1));
+        }
         for at in pieces {
             let piece = &bytes[at..(at + 8).min(bytes.len())];
             // SAFETY: inside of a region that is registered, as was seen, and so mapped.
             unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), (view + at) as *mut u8, piece.len()) };
+        }
+        if is_part {
+            self.queues.get_mut(&from)?.sends.front_mut()?.has_begun = true;
+            return Some(UNDER_WAY);
         }
         self.queues.get_mut(&to)?.expected += 1;
         if let Some(imm_data) = send.immediate {
@@ -333,50 +361,6 @@ unsafe extern "C" fn dealloc_pd(pd: *mut Pd) -> c_int {
     0
 }
 
-unsafe extern "C" fn create_comp_channel(context: *mut Context) -> *mut CompChannel {
-    // SAFETY: makes a descriptor.
-    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
-    Box::into_raw(Box::new(CompChannel { context, fd, refcnt: 0 }))
-}
-
-unsafe extern "C" fn destroy_comp_channel(channel: *mut CompChannel) -> c_int {
-    // SAFETY: made above, and given back once.
-    let channel = unsafe { Box::from_raw(channel) };
-    // SAFETY: its descriptor, which nothing uses any more.
-    unsafe { libc::close(channel.fd) }
-}
-
-unsafe extern "C" fn create_cq(
-    context: *mut Context,
-    cqe: c_int,
-    _: *mut c_void,
-    channel: *mut CompChannel,
-    _: c_int,
-) -> *mut Cq {
-    let mut cq = zeroed::<Cq>();
-    (cq.context, cq.cqe, cq.channel) = (context, cqe, channel);
-    Box::into_raw(cq)
-}
-
-unsafe extern "C" fn destroy_cq(cq: *mut Cq) -> c_int {
-    with(|world| {
-        world.completions.remove(&(cq as usize));
-        world.armed.remove(&(cq as usize));
-    });
-    // SAFETY: made above, and given back once.
-    drop(unsafe { Box::from_raw(cq) });
-    0
-}
-
-unsafe extern "C" fn get_cq_event(channel: *mut CompChannel, _: *mut *mut Cq, _: *mut *mut c_void) -> c_int {
-    let mut count = 0u64;
-    // SAFETY: eight bytes that live during the call, and a descriptor of this stand-in.
-    let got = unsafe { libc::read((*channel).fd, (&raw mut count).cast(), 8) };
-    if got == 8 { 0 } else { -1 }
-}
-
-unsafe extern "C" fn ack_cq_events(_: *mut Cq, _: u32) {}
-
 unsafe extern "C" fn create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
     let mut qp = zeroed::<Qp>();
     // SAFETY: what the caller gave.
@@ -398,6 +382,7 @@ unsafe extern "C" fn create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
             sends: VecDeque::new(),
             receives: VecDeque::new(),
             unanswered: None,
+            refused: 0,
             attr: QpAttr::default(),
             posted: VecDeque::new(),
             is_full: false,
@@ -443,54 +428,6 @@ unsafe extern "C" fn destroy_qp(qp: *mut Qp) -> c_int {
     0
 }
 
-unsafe extern "C" fn wc_status_str(_: c_int) -> *const c_char {
-    c"as the stand-in says".as_ptr()
-}
-
-unsafe extern "C" fn poll_cq(cq: *mut Cq, room: c_int, out: *mut Wc) -> c_int {
-    with(|world| {
-        (0..2).for_each(|_| world.step());
-        let Some(waiting) = world.completions.get_mut(&(cq as usize)) else { return 0 };
-        let mut count = 0;
-        while count < room as usize {
-            match waiting.front_mut() {
-                Some((late, _)) if *late > 0 => {
-                    *late -= 1;
-                    break;
-                }
-                Some(_) => {}
-                None => break,
-            }
-            let Some((_, wc)) = waiting.pop_front() else { break };
-            // SAFETY: the caller has room for as many.
-            unsafe { *out.add(count) = wc };
-            count += 1;
-        }
-        count as c_int
-    })
-}
-
-unsafe extern "C" fn req_notify_cq(cq: *mut Cq, _: c_int) -> c_int {
-    // SAFETY: a queue of this stand-in.
-    let channel = unsafe { (*cq).channel };
-    if channel.is_null() {
-        return libc::EINVAL;
-    }
-    // SAFETY: its channel, that is there as long as the queue.
-    let descriptor = unsafe { (*channel).fd };
-    with(|world| {
-        world.armed.insert(cq as usize, Some(descriptor));
-        // What is on its way already counts as coming later.
-        if world.completions.get(&(cq as usize)).is_some_and(|waiting| !waiting.is_empty()) {
-            world.armed.insert(cq as usize, None);
-            let one = 1u64;
-            // SAFETY: eight bytes that live during the call.
-            unsafe { libc::write(descriptor, (&raw const one).cast(), 8) };
-        }
-        0
-    })
-}
-
 unsafe extern "C" fn post_send(qp: *mut Qp, mut request: *mut SendWr, refused: *mut *mut SendWr) -> c_int {
     // SAFETY: a queue pair of this stand-in.
     let number = unsafe { (*qp).qp_num };
@@ -513,7 +450,7 @@ unsafe extern "C" fn post_send(qp: *mut Qp, mut request: *mut SendWr, refused: *
             if queue.state == QPS_ERR {
                 // SAFETY: a queue pair of this stand-in.
                 let cq = unsafe { (*qp).send_cq } as usize;
-                let (wr_id, status) = (of.wr_id, super::status::FLUSHED);
+                let (wr_id, status) = (of.wr_id, FLUSHED);
                 world.complete(cq, Wc { wr_id, status, qp_num: number, ..Wc::default() });
                 continue;
             }
@@ -526,6 +463,7 @@ unsafe extern "C" fn post_send(qp: *mut Qp, mut request: *mut SendWr, refused: *
                 immediate: (of.opcode == WR_RDMA_WRITE_WITH_IMM).then_some(of.imm_data),
                 is_read: of.opcode == WR_RDMA_READ,
                 is_signalled: of.send_flags & SEND_SIGNALED != 0,
+                has_begun: false,
             };
             queue.next += 1;
             queue.sends.push_back(send);
@@ -564,18 +502,18 @@ pub(super) fn functions() -> Functions {
         dealloc_pd,
         reg_mr: regions::reg_mr,
         dereg_mr: regions::dereg_mr,
-        create_comp_channel,
-        destroy_comp_channel,
-        create_cq,
-        destroy_cq,
-        get_cq_event,
-        ack_cq_events,
+        create_comp_channel: completions::create_comp_channel,
+        destroy_comp_channel: completions::destroy_comp_channel,
+        create_cq: completions::create_cq,
+        destroy_cq: completions::destroy_cq,
+        get_cq_event: completions::get_cq_event,
+        ack_cq_events: completions::ack_cq_events,
         create_qp,
         modify_qp,
         destroy_qp,
         get_async_event: adapters::get_async_event,
         ack_async_event: adapters::ack_async_event,
-        wc_status_str,
+        wc_status_str: completions::wc_status_str,
         query_gid_ex: Some(adapters::query_gid_ex),
         reg_dmabuf_mr: Some(regions::reg_dmabuf_mr),
     }

@@ -9,12 +9,12 @@ fn address(rail: u8, host: u8) -> [u8; 4] {
     [10, 0, rail, host]
 }
 
-fn gid(rail: u8, host: u8) -> Gid {
+pub(super) fn gid(rail: u8, host: u8) -> Gid {
     AdapterPort::ethernet(address(rail, host)).gids[0].0
 }
 
 /// A transport over as many adapters, with as many queue pairs by each, for a host.
-fn over(host: u8, rails: u8, queue_pairs: u16) -> Verbs {
+pub(super) fn over(host: u8, rails: u8, queue_pairs: u16) -> Verbs {
     const NAMES: [&str; 4] = ["standin0", "standin1", "standin2", "standin3"];
     let adapter =
         |rail: u8| Adapter::new(NAMES[usize::from(rail)], vec![AdapterPort::ethernet(address(rail, host))]);
@@ -30,16 +30,16 @@ pub(super) fn over_two_adapters() -> Option<Verbs> {
 }
 
 /// Traffic in both directions with fills of any length into slots that change hands, while rails fail and come back.
-struct Traffic {
-    ends: [Box<dyn Connection>; 2],
+pub(super) struct Traffic {
+    pub(super) ends: [Box<dyn Connection>; 2],
     /// Fills by each end, and how many of the other's it has emptied.
     filled: [u64; 2],
     emptied: [u64; 2],
     random: Random,
 }
 
-const SLOTS: u64 = 4;
-const SLOT_BYTES: usize = 96 << 10;
+pub(super) const SLOTS: u64 = 4;
+pub(super) const SLOT_BYTES: usize = 96 << 10;
 
 /// What a fill has: its length, and its bytes by their places.
 fn length(end: usize, fill: u64) -> usize {
@@ -57,7 +57,7 @@ fn byte(end: usize, fill: u64, at: usize) -> u8 {
 }
 
 impl Traffic {
-    fn new(ends: [Box<dyn Connection>; 2], seed: u64) -> Self {
+    pub(super) fn new(ends: [Box<dyn Connection>; 2], seed: u64) -> Self {
         Traffic { ends, filled: [0; 2], emptied: [0; 2], random: Random::new(seed) }
     }
 
@@ -93,7 +93,7 @@ impl Traffic {
     }
 
     /// Steps until each end has emptied as many fills; `between` is called between them.
-    fn run(
+    pub(super) fn run(
         &mut self,
         most: u64,
         mut between: impl FnMut(&mut Random, &[Box<dyn Connection>; 2]),
@@ -123,7 +123,7 @@ fn lost(connection: &dyn Connection, after: Duration) -> Vec<bool> {
     lost
 }
 
-fn is_whole(connection: &dyn Connection) -> bool {
+pub(super) fn is_whole(connection: &dyn Connection) -> bool {
     !lost(connection, Duration::ZERO).contains(&true)
 }
 
