@@ -179,6 +179,10 @@ pub(super) enum Written {
 }
 
 impl Written {
+    /// All of them.
+    pub(super) const ALL: [Written; 4] =
+        [Written::ByPeer, Written::ReadBack, Written::ByDevice, Written::Here];
+
     /// What the interface calls that.
     pub(super) fn access(self) -> c_int {
         match self {

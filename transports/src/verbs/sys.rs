@@ -33,6 +33,11 @@ pub(super) const EVENT_PORT_ERR: u32 = 10;
 pub(super) const EVENT_LID_CHANGE: u32 = 11;
 pub(super) const EVENT_PKEY_CHANGE: u32 = 12;
 pub(super) const EVENT_GID_CHANGE: u32 = 18;
+/// What a fork does to registered memory.
+pub(super) const FORK_DISABLED: c_int = 0;
+#[cfg(test)]
+pub(super) const FORK_ENABLED: c_int = 1;
+pub(super) const FORK_UNNEEDED: c_int = 2;
 /// Kinds of queue pairs.
 pub(super) const QPT_RC: u32 = 2;
 /// States of a queue pair.

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use consort_testing::Random;
 
-use super::library::Functions;
 use super::sys::*;
 pub(super) use adapters::{
     Adapter, AdapterPort, deafen, join, raise, refuse_buffers, refuse_loops, refuse_memory, set,
@@ -22,9 +21,12 @@ pub(super) use control::{
 };
 use regions::Registered;
 
+pub(super) use table::{functions, hiding, older, parting};
+
 mod adapters;
 mod control;
 mod regions;
+mod table;
 
 /// Everything that the devices of the process know.
 struct World {
@@ -543,39 +545,4 @@ unsafe extern "C" fn post_recv(qp: *mut Qp, request: *mut RecvWr, _: *mut *mut R
         queue.receives.push_back(id);
         0
     })
-}
-
-/// The stand-in's functions.
-pub(super) fn functions() -> Functions {
-    Functions {
-        get_device_list: adapters::get_device_list,
-        free_device_list: adapters::free_device_list,
-        open_device: adapters::open_device,
-        close_device: adapters::close_device,
-        query_port: adapters::query_port,
-        query_gid: adapters::query_gid,
-        alloc_pd,
-        dealloc_pd,
-        reg_mr: regions::reg_mr,
-        dereg_mr: regions::dereg_mr,
-        create_comp_channel,
-        destroy_comp_channel,
-        create_cq,
-        destroy_cq,
-        get_cq_event,
-        ack_cq_events,
-        create_qp,
-        modify_qp,
-        destroy_qp,
-        get_async_event: adapters::get_async_event,
-        ack_async_event: adapters::ack_async_event,
-        wc_status_str,
-        query_gid_ex: Some(adapters::query_gid_ex),
-        reg_dmabuf_mr: Some(regions::reg_dmabuf_mr),
-    }
-}
-
-/// The same of an older library, which does not say of what version an address is, and knows no DMA buffers.
-pub(super) fn older() -> Functions {
-    Functions { query_gid_ex: None, reg_dmabuf_mr: None, ..functions() }
 }
