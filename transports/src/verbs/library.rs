@@ -3,7 +3,7 @@
 //! Invariant: the library is never closed, so what was found in it stays callable. Absent: the data path, whose functions are in the
 //! table of each context (`sys`).
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
 use super::sys::{
@@ -29,6 +29,9 @@ macro_rules! functions {
             pub(super) query_gid_ex: Option<unsafe extern "C" fn(*mut Context, u32, u32, *mut GidEntry, u32, usize) -> c_int>,
             /// Registers a DMA buffer (`offset`, `length`, the address that stands for it, descriptor, access); since IBVERBS_1.12.
             pub(super) reg_dmabuf_mr: Option<unsafe extern "C" fn(*mut Pd, u64, usize, u64, c_int, c_int) -> *mut Mr>,
+            /// Registers memory with accesses that are left out where they cannot be had (start, `length`, the address that stands for it, access);
+            /// since IBVERBS_1.8.
+            pub(super) reg_mr_iova2: Option<unsafe extern "C" fn(*mut Pd, *mut c_void, usize, u64, c_uint) -> *mut Mr>,
             /// What a fork does to registered memory; since IBVERBS_1.13.
             pub(super) is_fork_initialized: Option<unsafe extern "C" fn() -> c_int>,
         }
@@ -49,6 +52,10 @@ macro_rules! functions {
                     reg_dmabuf_mr: find(library, c"ibv_reg_dmabuf_mr").map(|address| {
                         // SAFETY: as above.
                         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut Pd, u64, usize, u64, c_int, c_int) -> *mut Mr>(address) }
+                    }),
+                    reg_mr_iova2: find(library, c"ibv_reg_mr_iova2").map(|address| {
+                        // SAFETY: as above.
+                        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut Pd, *mut c_void, usize, u64, c_uint) -> *mut Mr>(address) }
                     }),
                     is_fork_initialized: find(library, c"ibv_is_fork_initialized").map(|address| {
                         // SAFETY: as above.

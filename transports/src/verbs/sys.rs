@@ -66,6 +66,8 @@ pub(super) const QP_DEST_QPN: c_int = 1 << 20;
 pub(super) const ACCESS_LOCAL_WRITE: c_int = 1;
 pub(super) const ACCESS_REMOTE_WRITE: c_int = 1 << 1;
 pub(super) const ACCESS_REMOTE_READ: c_int = 1 << 2;
+/// That writes to it may pass each other on the bus; a library that has it leaves it out where the device has not.
+pub(super) const ACCESS_RELAXED_ORDERING: c_int = 1 << 20;
 /// Kinds of work requests.
 pub(super) const WR_RDMA_WRITE: u32 = 0;
 pub(super) const WR_RDMA_WRITE_WITH_IMM: u32 = 1;

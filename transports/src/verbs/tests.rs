@@ -13,6 +13,7 @@ mod events;
 mod lanes;
 mod memory;
 mod ports;
+mod relaxed;
 mod troubles;
 mod user_buffers;
 

@@ -17,7 +17,7 @@ pub(super) use adapters::{
     unacknowledged,
 };
 pub(super) use control::{
-    connected, cut, delay, fill_up, leading_to, object, sends, vanish, was_posted, was_read,
+    connected, cut, delay, fill_up, is_relaxed, leading_to, object, sends, vanish, was_posted, was_read,
 };
 use regions::Registered;
 
@@ -44,7 +44,12 @@ struct World {
     delay: usize,
     /// Where bytes were last read by reads.
     reads: VecDeque<u64>,
+    /// What has come to a queue pair for memory where it may be late.
+    late: HashMap<u32, Vec<Late>>,
 }
+
+/// Bytes that are on their way over the bus: the key of where they go, the address, and they themselves.
+type Late = (u32, u64, Vec<u8>);
 
 struct QueuePair {
     object: usize,
@@ -147,6 +152,7 @@ fn with<R>(run: impl FnOnce(&mut World) -> R) -> R {
             cut: Vec::new(),
             delay: 3,
             reads: VecDeque::new(),
+            late: HashMap::new(),
         }
     }))
 }
@@ -225,6 +231,7 @@ impl World {
 
     /// A queue pair fails: what was posted is flushed.
     fn fail(&mut self, number: u32) {
+        self.land(number);
         let Some(of) = self.queues.get_mut(&number) else { return };
         of.state = QPS_ERR;
         let sends: Vec<u64> = of.sends.drain(..).map(|send| send.id).collect();
@@ -256,6 +263,31 @@ impl World {
         self.reads.push_back(send.to);
         self.reads.drain(..self.reads.len().saturating_sub(POSTED));
         0
+    }
+
+    /// Puts bytes in their place, in pieces, in any order.
+    fn put(&mut self, view: usize, bytes: &[u8]) {
+        let mut pieces: Vec<usize> = (0..bytes.len()).step_by(8).collect();
+        for at in (1..pieces.len().min(64)).rev() {
+            pieces.swap(at, self.random.below(at + 1));
+        }
+        for at in pieces {
+            let piece = &bytes[at..(at + 8).min(bytes.len())];
+            // SAFETY: inside of a region that is registered, as the caller has seen, and so mapped.
+            unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), (view + at) as *mut u8, piece.len()) };
+        }
+    }
+
+    /// What is on its way to a queue pair is in its place: of several, the last may come first.
+    fn land(&mut self, number: u32) {
+        let mut late = self.late.remove(&number).unwrap_or_default();
+        while !late.is_empty() {
+            let (key, to, bytes) = late.swap_remove(self.random.below(late.len()));
+            let view = self.regions.get(&key).and_then(|region| region.view_of(to, bytes.len()));
+            if let Some(view) = view {
+                self.put(view, &bytes);
+            }
+        }
     }
 
     /// Carries out a send; its status, or none where the peer does not answer.
@@ -292,18 +324,14 @@ impl World {
             None if bytes.is_empty() => 0,
             None => return Some(10),
         };
-        // In pieces, in any order.
-        let mut pieces: Vec<usize> = (0..bytes.len()).step_by(8).collect();
-        for at in (1..pieces.len().min(64)).rev() {
-            pieces.swap(at, self.random.below(at + 1));
-        }
-        for at in pieces {
-            let piece = &bytes[at..(at + 8).min(bytes.len())];
-            // SAFETY: inside of a region that is registered, as was seen, and so mapped.
-            unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), (view + at) as *mut u8, piece.len()) };
+        if region.is_some_and(|region| region.is_relaxed) {
+            self.late.entry(to).or_default().push((send.rkey, send.to, bytes));
+        } else {
+            self.put(view, &bytes);
         }
         self.queues.get_mut(&to)?.expected += 1;
         if let Some(imm_data) = send.immediate {
+            self.land(to);
             let wr_id = self.queues.get_mut(&to)?.receives.pop_front()?;
             // SAFETY: the peer's queue pair is there, as was seen.
             let cq = unsafe { (*object).recv_cq } as usize;
@@ -410,11 +438,14 @@ unsafe extern "C" fn modify_qp(qp: *mut Qp, attr: *mut QpAttr, what: c_int) -> c
         return libc::EINVAL;
     }
     with(|world| {
-        let Some(of) = world.queues.get_mut(&number) else { return libc::EINVAL };
         if attr.qp_state == QPS_ERR {
             world.fail(number);
             return 0;
         }
+        if attr.qp_state == QPS_RESET {
+            world.land(number);
+        }
+        let Some(of) = world.queues.get_mut(&number) else { return libc::EINVAL };
         of.state = attr.qp_state;
         of.keep(&attr, what);
         if what & QP_DEST_QPN != 0 {
@@ -435,7 +466,10 @@ unsafe extern "C" fn modify_qp(qp: *mut Qp, attr: *mut QpAttr, what: c_int) -> c
 unsafe extern "C" fn destroy_qp(qp: *mut Qp) -> c_int {
     // SAFETY: made above, and given back once.
     let qp = unsafe { Box::from_raw(qp) };
-    with(|world| world.queues.remove(&qp.qp_num));
+    with(|world| {
+        world.land(qp.qp_num);
+        world.queues.remove(&qp.qp_num)
+    });
     0
 }
 

@@ -1,6 +1,6 @@
 //! The stand-in's registered memory: of this process, and of other devices by DMA buffers or by a module that finds it.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -25,6 +25,8 @@ pub(super) struct Registered {
     mapped: Option<(usize, usize)>,
     pub(super) is_writable: bool,
     pub(super) is_readable: bool,
+    /// Whether writes to it may come late, up to the next completion behind them.
+    pub(super) is_relaxed: bool,
 }
 
 impl Registered {
@@ -58,7 +60,9 @@ fn register(
         let is_writable = access & ACCESS_REMOTE_WRITE != 0;
         let is_readable = access & ACCESS_REMOTE_READ != 0;
         let pd_of = pd as usize;
-        let registered = Registered { pd: pd_of, start, bytes, view, mapped, is_writable, is_readable };
+        let is_relaxed = access & ACCESS_RELAXED_ORDERING != 0;
+        let registered =
+            Registered { pd: pd_of, start, bytes, view, mapped, is_writable, is_readable, is_relaxed };
         world.regions.insert(key, registered);
         // SAFETY: a domain of this stand-in.
         let context = unsafe { (*pd).context };
@@ -109,6 +113,18 @@ pub(super) unsafe extern "C" fn reg_mr(
         Some(view) => register(pd, (start, length), (view, Some((view, length))), access),
         None => refused(libc::EFAULT),
     }
+}
+
+pub(super) unsafe extern "C" fn reg_mr_iova2(
+    pd: *mut Pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut Mr {
+    assert_eq!(iova, addr as u64, "the stand-in has no other addresses");
+    // SAFETY: as the caller says.
+    unsafe { reg_mr(pd, addr, length, access as c_int) }
 }
 
 pub(super) unsafe extern "C" fn reg_dmabuf_mr(

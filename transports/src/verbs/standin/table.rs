@@ -33,6 +33,7 @@ pub(in super::super) fn functions() -> Functions {
         wc_status_str,
         query_gid_ex: Some(adapters::query_gid_ex),
         reg_dmabuf_mr: Some(regions::reg_dmabuf_mr),
+        reg_mr_iova2: Some(regions::reg_mr_iova2),
         is_fork_initialized: Some(copies_at_forks),
     }
 }
@@ -60,5 +61,11 @@ pub(in super::super) fn parting() -> Functions {
 
 /// The same of an older library, which does not say of what version an address is, and knows no DMA buffers.
 pub(in super::super) fn older() -> Functions {
-    Functions { query_gid_ex: None, reg_dmabuf_mr: None, is_fork_initialized: None, ..functions() }
+    Functions {
+        query_gid_ex: None,
+        reg_dmabuf_mr: None,
+        reg_mr_iova2: None,
+        is_fork_initialized: None,
+        ..functions()
+    }
 }
