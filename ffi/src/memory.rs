@@ -96,7 +96,7 @@ exported! {
         plain("ncclMemFree", std::ptr::null_mut(), || allocations::free(memory.expose_provenance()))
     }
 
-    /// Registers a buffer. The library records it, without another effect.
+    /// Registers a buffer, which the caller keeps allocated until it is deregistered: RDMA adapters read it where it is.
     ///
     /// # Safety
     /// `handle` must be null or writable.

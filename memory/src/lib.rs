@@ -26,6 +26,8 @@ pub mod sync;
 #[cfg(not(loom))]
 mod ticks;
 #[cfg(not(loom))]
+pub mod user_buffers;
+#[cfg(not(loom))]
 mod waker;
 
 #[cfg(not(loom))]
@@ -44,5 +46,7 @@ pub use pool::Pool;
 pub use span::{Plain, Span, SpanMut};
 #[cfg(not(loom))]
 pub use ticks::{duration, ticks};
+#[cfg(not(loom))]
+pub use user_buffers::UserBuffer;
 #[cfg(not(loom))]
 pub use waker::Waker;

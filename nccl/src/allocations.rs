@@ -7,7 +7,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use consort_memory::SharedMemory;
+use consort_memory::{SharedMemory, UserBuffer};
 
 use super::comm::Comm;
 use super::device;
@@ -62,19 +62,20 @@ pub fn free(start: usize) -> Result<()> {
 }
 
 impl Comm {
-    /// Records a buffer of this rank and returns its number, never 0.
+    /// Registers a buffer of this rank and returns its number, never 0. The caller keeps it allocated until [`Comm::deregister`] or the
+    /// end of the communicator: adapters that read it where it is read what was there.
     ///
     /// # Errors
     /// For a range that is no buffer; as [`Comm::communicator`].
     pub fn register(&self, start: usize, bytes: usize) -> Result<usize> {
         self.communicator()?;
-        if start == 0 || bytes == 0 || start.checked_add(bytes).is_none() {
-            return Err(Failure::argument(
+        let buffer = UserBuffer::new(start, bytes).map_err(|_| {
+            Failure::argument(
                 format!("a buffer of {bytes} bytes at {start:#x}"),
                 "pass the address and the bytes of a buffer",
-            ));
-        }
-        Ok(self.registrations.note())
+            )
+        })?;
+        Ok(self.registrations.note(buffer))
     }
 
     /// Removes a buffer; number 0 is allowed.

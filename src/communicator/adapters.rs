@@ -9,7 +9,9 @@ use consort_algorithms::hardware::BusId;
 use consort_control::bootstrap::AdapterPort;
 use consort_settings::options::{Rdma, Settings, TransportChoice, digest};
 use consort_topology::Place;
-use consort_transports::{Addresses, Near, RatedPort, RdmaOptions, Travel, Verbs};
+use consort_transports::{
+    Addresses, MemoryUse, Near, RatedPort, RdmaOptions, RelaxedOrdering, Travel, Verbs,
+};
 
 /// What the transport is asked for.
 pub(crate) fn options(rdma: &Rdma) -> RdmaOptions {
@@ -32,6 +34,13 @@ pub(crate) fn options(rdma: &Rdma) -> RdmaOptions {
             retries: rdma.retries.unwrap_or(default.travel.retries),
         },
         queue_pairs: rdma.queue_pairs.unwrap_or(default.queue_pairs),
+        memory: MemoryUse {
+            relaxed_ordering: match rdma.relaxed_ordering {
+                Some(0) => RelaxedOrdering::Never,
+                Some(1) => RelaxedOrdering::Asked,
+                _ => RelaxedOrdering::WherePossible,
+            },
+        },
     }
 }
 

@@ -58,4 +58,6 @@ pub use transport::{
     Address, Capabilities, Connecting, Connection, CounterKind, Endpoint, Flow, Layout, PeerState,
     RemoteRegion, Service, Transport, Way,
 };
-pub use verbs::{Addresses, Near, PortFilter, RatedPort, RdmaOptions, Travel, Verbs};
+pub use verbs::{
+    Addresses, MemoryUse, Near, PortFilter, RatedPort, RdmaOptions, RelaxedOrdering, Travel, Verbs,
+};

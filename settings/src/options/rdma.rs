@@ -38,6 +38,8 @@ pub struct Rdma {
     pub retries: Option<u8>,
     /// Queue pairs of a connection, 1 to 128.
     pub queue_pairs: Option<u16>,
+    /// Whether writes to memory may pass each other on the bus: 0 never, 1 they shall, 2 where it can be had.
+    pub relaxed_ordering: Option<u8>,
 }
 
 /// The ports of adapters that `NCCL_IB_HCA` names: by prefixes of devices, or whole names behind `=`; behind `^` all others. A name may
@@ -162,6 +164,7 @@ impl Rdma {
                 (1, 128),
                 "a number from 1 to 128",
             )?,
+            relaxed_ordering: number(environment, "NCCL_IB_PCI_RELAXED_ORDERING", (0, 2), "0, 1 or 2")?,
         })
     }
 }
@@ -221,11 +224,13 @@ mod tests {
             ("NCCL_IB_TIMEOUT", "22"),
             ("NCCL_IB_RETRY_CNT", "0"),
             ("NCCL_IB_QPS_PER_CONNECTION", "4"),
+            ("NCCL_IB_PCI_RELAXED_ORDERING", "1"),
         ];
         let rdma = asked(&all).expect("sound");
         let addresses = (rdma.gid_index, rdma.roce_version, rdma.partition);
         let travel = (rdma.service_level, rdma.traffic_class, rdma.timeout, rdma.retries, rdma.queue_pairs);
         assert_eq!(addresses, (Some(3), Some(1), Some(2)));
+        assert_eq!(rdma.relaxed_ordering, Some(1));
         assert_eq!(travel, (Some(5), Some(106), Some(22), Some(0), Some(4)));
         // What NCCL takes for nothing.
         let open = [
@@ -245,6 +250,7 @@ mod tests {
             ("NCCL_IB_TIMEOUT", "-1"),
             ("NCCL_IB_RETRY_CNT", "8"),
             ("NCCL_IB_QPS_PER_CONNECTION", "129"),
+            ("NCCL_IB_PCI_RELAXED_ORDERING", "3"),
         ] {
             let error = asked(&[(name, text)]).expect_err(name);
             assert!(matches!(error, Error::InvalidArgument { .. }), "{error:?}");

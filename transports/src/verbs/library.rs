@@ -3,11 +3,12 @@
 //! Invariant: the library is never closed, so what was found in it stays callable. Absent: the data path, whose functions are in the
 //! table of each context (`sys`).
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
 use super::sys::{
-    AsyncEvent, CompChannel, Context, Cq, Device, GidEntry, Mr, Pd, PortAttr, Qp, QpAttr, QpInitAttr,
+    AsyncEvent, CompChannel, Context, Cq, Device, FORK_DISABLED, FORK_UNNEEDED, GidEntry, Mr, Pd, PortAttr,
+    Qp, QpAttr, QpInitAttr,
 };
 use crate::AdapterTrouble;
 use crate::library::Library;
@@ -28,6 +29,11 @@ macro_rules! functions {
             pub(super) query_gid_ex: Option<unsafe extern "C" fn(*mut Context, u32, u32, *mut GidEntry, u32, usize) -> c_int>,
             /// Registers a DMA buffer (`offset`, `length`, the address that stands for it, descriptor, access); since IBVERBS_1.12.
             pub(super) reg_dmabuf_mr: Option<unsafe extern "C" fn(*mut Pd, u64, usize, u64, c_int, c_int) -> *mut Mr>,
+            /// Registers memory with accesses that are left out where they cannot be had (start, `length`, the address that stands for it, access);
+            /// since IBVERBS_1.8.
+            pub(super) reg_mr_iova2: Option<unsafe extern "C" fn(*mut Pd, *mut c_void, usize, u64, c_uint) -> *mut Mr>,
+            /// What a fork does to registered memory; since IBVERBS_1.13.
+            pub(super) is_fork_initialized: Option<unsafe extern "C" fn() -> c_int>,
         }
 
         impl Functions {
@@ -46,6 +52,14 @@ macro_rules! functions {
                     reg_dmabuf_mr: find(library, c"ibv_reg_dmabuf_mr").map(|address| {
                         // SAFETY: as above.
                         unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut Pd, u64, usize, u64, c_int, c_int) -> *mut Mr>(address) }
+                    }),
+                    reg_mr_iova2: find(library, c"ibv_reg_mr_iova2").map(|address| {
+                        // SAFETY: as above.
+                        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut Pd, *mut c_void, usize, u64, c_uint) -> *mut Mr>(address) }
+                    }),
+                    is_fork_initialized: find(library, c"ibv_is_fork_initialized").map(|address| {
+                        // SAFETY: as above.
+                        unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(address) }
                     }),
                 })
             }
@@ -76,6 +90,29 @@ functions! {
     get_async_event = c"ibv_get_async_event" (*mut Context, *mut AsyncEvent) -> c_int;
     ack_async_event = c"ibv_ack_async_event" (*mut AsyncEvent);
     wc_status_str = c"ibv_wc_status_str" (c_int) -> *const c_char;
+}
+
+/// What a fork of this process does to memory that a device uses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Forks {
+    /// The child gets copies of it at once, and the parent keeps the pages that the device knows.
+    Copied,
+    /// The library takes it away from children, which fail where they use it.
+    Hidden,
+    /// A page that the parent writes to afterwards may be another than the device knows.
+    Parted,
+}
+
+impl Functions {
+    /// What a fork does, after [`prepare_for_forks`]. An older library does not say that the kernel copies; it takes memory away.
+    pub(super) fn forks(&self) -> Forks {
+        // SAFETY: `verbs.h` declares it so, and it may be called at any time.
+        match self.is_fork_initialized.map(|asks| unsafe { asks() }) {
+            Some(FORK_UNNEEDED) => Forks::Copied,
+            Some(FORK_DISABLED) => Forks::Parted,
+            _ => Forks::Hidden,
+        }
+    }
 }
 
 /// Keeps memory of devices in place where the program forks, on kernels that do not by themselves; before anything is made.

@@ -62,7 +62,7 @@ use meeting::Meeting;
 use memory::{Devices, Registrations};
 use message::{LANE_BYTES, LANES_MAX, PORTS_MAX, Place, QueuePlace};
 use one::{One, OneConnection};
-pub use options::{Addresses, PortFilter, RdmaOptions, Travel};
+pub use options::{Addresses, MemoryUse, PortFilter, RdmaOptions, RelaxedOrdering, Travel};
 use port::{Domain, Port, Region, Written};
 use queue::Queue;
 pub use rated::RatedPort;

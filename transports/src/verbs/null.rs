@@ -201,6 +201,7 @@ fn functions() -> Functions {
     Functions {
         open_device,
         reg_mr,
+        reg_mr_iova2: None,
         create_cq,
         destroy_cq,
         create_qp,

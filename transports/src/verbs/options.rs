@@ -21,6 +21,32 @@ pub struct RdmaOptions {
     pub travel: Travel,
     /// Queue pairs of a connection, from 1 on.
     pub queue_pairs: u16,
+    /// How adapters use memory.
+    pub memory: MemoryUse,
+}
+
+/// How adapters use memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryUse {
+    /// Whether what an adapter writes may pass on the bus what it wrote before.
+    pub relaxed_ordering: RelaxedOrdering,
+}
+
+/// Whether what an adapter writes may pass on the bus what it wrote before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RelaxedOrdering {
+    /// It may not.
+    Never,
+    /// It may, and a library that cannot ask for that is worth a warning.
+    Asked,
+    /// It may where library and adapter have it.
+    WherePossible,
+}
+
+impl Default for MemoryUse {
+    fn default() -> Self {
+        MemoryUse { relaxed_ordering: RelaxedOrdering::WherePossible }
+    }
 }
 
 /// Which of a port's addresses is used.
@@ -87,6 +113,7 @@ impl Default for RdmaOptions {
             addresses: Addresses::default(),
             travel: Travel::default(),
             queue_pairs: 1,
+            memory: MemoryUse::default(),
         }
     }
 }
@@ -98,6 +125,7 @@ impl std::fmt::Debug for RdmaOptions {
             .field("addresses", &self.addresses)
             .field("travel", &self.travel)
             .field("queue_pairs", &self.queue_pairs)
+            .field("memory", &self.memory)
             .finish_non_exhaustive()
     }
 }

@@ -3,7 +3,7 @@
 //! Invariant: a region is registered for as long as its mapping lives, and the device stays open for as long as anything of it does.
 //! Absent: finding ports, which of several is the best; queues.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 use std::io;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -16,8 +16,11 @@ use super::NAME;
 use super::choice::Standing;
 use super::events::Events;
 use super::library::Functions;
-use super::options::Travel;
-use super::sys::{ACCESS_LOCAL_WRITE, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE, Context, Gid, Mr, Pd};
+use super::options::{MemoryUse, RelaxedOrdering, Travel};
+use super::sys::{
+    ACCESS_LOCAL_WRITE, ACCESS_RELAXED_ORDERING, ACCESS_REMOTE_READ, ACCESS_REMOTE_WRITE, Context, Gid, Mr,
+    Pd,
+};
 use crate::{AdapterTrouble, PortName, TransportError};
 
 /// An open device.
@@ -32,11 +35,13 @@ pub(super) struct Opened {
 
 /// A port that carries traffic.
 pub(super) struct Port {
-    opened: Arc<Opened>,
+    pub(super) opened: Arc<Opened>,
     pub(super) number: u8,
     pub(super) reach: Reach,
     /// How its packets travel.
     pub(super) travel: Travel,
+    /// How it uses memory.
+    pub(super) memory: MemoryUse,
     /// How near it is to its rank, how fast it is, and its adapter.
     pub(super) standing: Standing,
 }
@@ -97,16 +102,6 @@ impl Deref for Port {
 }
 
 impl Port {
-    pub(super) fn new(
-        opened: Arc<Opened>,
-        number: u8,
-        reach: Reach,
-        travel: Travel,
-        standing: Standing,
-    ) -> Self {
-        Port { opened, number, reach, travel, standing }
-    }
-
     /// Its device.
     pub(super) fn opened(&self) -> &Arc<Opened> {
         &self.opened
@@ -170,6 +165,8 @@ impl Drop for Domain {
 pub(super) enum Written {
     /// The peer, and this process.
     ByPeer,
+    /// The peer, where the order of what is written is the driver's to keep: memory of a device.
+    InOrder,
     /// The peer, and this process, which also has it read back by its own queue pair.
     ReadBack,
     /// The device, for this process.
@@ -179,14 +176,25 @@ pub(super) enum Written {
 }
 
 impl Written {
+    /// All of them.
+    pub(super) const ALL: [Written; 5] =
+        [Written::ByPeer, Written::InOrder, Written::ReadBack, Written::ByDevice, Written::Here];
+
     /// What the interface calls that.
     pub(super) fn access(self) -> c_int {
         match self {
-            Written::ByPeer => ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE,
+            Written::ByPeer | Written::InOrder => ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE,
             Written::ReadBack => ACCESS_LOCAL_WRITE | ACCESS_REMOTE_WRITE | ACCESS_REMOTE_READ,
             Written::ByDevice => ACCESS_LOCAL_WRITE,
             Written::Here => 0,
         }
+    }
+
+    /// Whether what the adapter writes there, or reads, may pass on the bus what went before: whoever looks there has seen the completion
+    /// of a message behind it, and completions pass nothing. For memory of devices, which completions do not go to, the driver's word
+    /// about the order of writes holds.
+    fn may_be_relaxed(self) -> bool {
+        matches!(self, Written::ByPeer | Written::Here)
     }
 }
 
@@ -196,6 +204,12 @@ impl Domain {
     pub(super) fn new(port: &Arc<Port>) -> Result<Arc<Self>, TransportError> {
         // SAFETY: an open context.
         let pd = unsafe { (port.functions.alloc_pd)(port.context) };
+        if port.memory.relaxed_ordering == RelaxedOrdering::Asked && port.functions.reg_mr_iova2.is_none() {
+            tracing::warn!(
+                device = port.device,
+                "NCCL_IB_PCI_RELAXED_ORDERING is 1, and libibverbs has no ibv_reg_mr_iova2; install rdma-core 28 or newer"
+            );
+        }
         if pd.is_null() {
             return Err(TransportError::system(NAME, "ibv_alloc_pd", io::Error::last_os_error()));
         }
@@ -216,9 +230,15 @@ impl Domain {
         bytes: usize,
         by: Written,
     ) -> io::Result<Registration> {
-        let access = by.access();
-        // SAFETY: the port's protection domain; the kernel checks the addresses.
-        let mr = unsafe { (self.port.functions.reg_mr)(self.pd, start.cast(), bytes, access) };
+        let access = by.access() | self.relaxes(by);
+        let mr = match self.port.functions.reg_mr_iova2 {
+            // SAFETY: the port's protection domain; the kernel checks the addresses.
+            Some(register) if access & ACCESS_RELAXED_ORDERING != 0 => unsafe {
+                register(self.pd, start.cast(), bytes, start as u64, access as c_uint)
+            },
+            // SAFETY: the same.
+            _ => unsafe { (self.port.functions.reg_mr)(self.pd, start.cast(), bytes, access) },
+        };
         self.registration(mr)
     }
 
@@ -235,8 +255,16 @@ impl Domain {
     ) -> Option<io::Result<Registration>> {
         let register = self.port.functions.reg_dmabuf_mr?;
         // SAFETY: the port's protection domain and an open descriptor; the kernel checks what it is of, and keeps it.
-        let mr = unsafe { register(self.pd, 0, bytes, start, buffer.as_raw_fd(), by.access()) };
+        let mr =
+            unsafe { register(self.pd, 0, bytes, start, buffer.as_raw_fd(), by.access() | self.relaxes(by)) };
         Some(self.registration(mr))
+    }
+
+    /// The access that lets writes pass each other, where that is asked for, can be had, and does no harm.
+    fn relaxes(&self, by: Written) -> c_int {
+        let is_asked = self.port.memory.relaxed_ordering != RelaxedOrdering::Never;
+        let can = self.port.functions.reg_mr_iova2.is_some();
+        if is_asked && can && by.may_be_relaxed() { ACCESS_RELAXED_ORDERING } else { 0 }
     }
 
     /// What a device gave for memory, or why it did not.

@@ -287,7 +287,14 @@ impl Search<'_> {
             speed_mbit_s: speed_mbit_s(attr.active_speed, attr.active_width).max(said),
             adapter: place.adapter().unwrap_or(device).to_owned(),
         };
-        Ok(Some(Port::new(Arc::clone(opened), number, reach, self.options.travel, standing)))
+        Ok(Some(Port {
+            opened: Arc::clone(opened),
+            number,
+            reach,
+            travel: self.options.travel,
+            memory: self.options.memory,
+            standing,
+        }))
     }
 
     /// Why no port can be used.

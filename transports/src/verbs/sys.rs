@@ -34,6 +34,12 @@ pub(super) const EVENT_PORT_ERR: u32 = 10;
 pub(super) const EVENT_LID_CHANGE: u32 = 11;
 pub(super) const EVENT_PKEY_CHANGE: u32 = 12;
 pub(super) const EVENT_GID_CHANGE: u32 = 18;
+/// What a fork does to registered memory.
+pub(super) const FORK_DISABLED: c_int = 0;
+#[cfg(any(test, feature = "conformance"))]
+#[cfg_attr(not(test), allow(dead_code, reason = "as of the stand-in"))]
+pub(super) const FORK_ENABLED: c_int = 1;
+pub(super) const FORK_UNNEEDED: c_int = 2;
 /// Kinds of queue pairs.
 pub(super) const QPT_RC: u32 = 2;
 /// States of a queue pair.
@@ -62,6 +68,8 @@ pub(super) const QP_DEST_QPN: c_int = 1 << 20;
 pub(super) const ACCESS_LOCAL_WRITE: c_int = 1;
 pub(super) const ACCESS_REMOTE_WRITE: c_int = 1 << 1;
 pub(super) const ACCESS_REMOTE_READ: c_int = 1 << 2;
+/// That writes to it may pass each other on the bus; a library that has it leaves it out where the device has not.
+pub(super) const ACCESS_RELAXED_ORDERING: c_int = 1 << 20;
 /// Kinds of work requests.
 pub(super) const WR_RDMA_WRITE: u32 = 0;
 pub(super) const WR_RDMA_WRITE_WITH_IMM: u32 = 1;

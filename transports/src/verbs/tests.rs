@@ -15,7 +15,9 @@ mod faults;
 mod lanes;
 mod memory;
 mod ports;
+mod relaxed;
 mod troubles;
+mod user_buffers;
 
 /// Both sides of a connection over one port.
 struct OverPort(fn() -> Option<Verbs>);
@@ -120,6 +122,15 @@ fn suite_over(devices: fn() -> Option<Verbs>) {
 fn over_the_devices_buffers_come_and_go() {
     match Verbs::new() {
         Ok(_) => memory::churn_over_a_device(over_one_device),
+        Err(error) => println!("SKIP: {error}"),
+    }
+}
+
+/// A fork while the first device of this system knows memory of the program.
+#[test]
+fn over_the_devices_a_fork_leaves_each_its_bytes() {
+    match Verbs::new() {
+        Ok(_) => user_buffers::fork_over_a_device(over_one_device),
         Err(error) => println!("SKIP: {error}"),
     }
 }

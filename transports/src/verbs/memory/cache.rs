@@ -21,6 +21,8 @@ const RETRY_AFTER: u64 = 4096;
 pub(super) enum Owner {
     /// Memory of the host, by the [key](consort_memory::areas::Area::key) of its area.
     Host(u64),
+    /// Memory that the program keeps, by the [key](consort_memory::user_buffers::Range::key) of its buffer.
+    User(u64),
     /// Memory of a device, by its buffer id.
     Device(u64),
 }
@@ -158,16 +160,22 @@ impl<R> Cache<R> {
     /// Gives back what is of allocations that are there no longer. Whether none of that is left, as something may be in use.
     pub(super) fn keep(&mut self, is_there: impl Fn(Owner, usize) -> bool) -> bool {
         let is_gone = |((of, _), start): &&(Of, usize)| !is_there(*of, *start);
-        let gone: Vec<_> = self.entries.keys().filter(is_gone).copied().collect();
-        let mut are_all_gone = true;
-        for key in gone {
-            if self.entries[&key].is_in_use() {
-                are_all_gone = false;
-            } else {
-                self.remove(key);
-            }
-        }
-        are_all_gone
+        let gone = self.entries.keys().filter(is_gone).copied().collect();
+        self.give_back(gone)
+    }
+
+    /// Gives back what is of one allocation. Whether none of that is left, as something may be in use.
+    pub(super) fn forget(&mut self, gone: Owner) -> bool {
+        let of_it = |by| self.entries.range(((gone, by), 0)..=((gone, by), usize::MAX)).map(|(key, _)| *key);
+        let keys: Vec<_> = Written::ALL.into_iter().flat_map(of_it).collect();
+        self.give_back(keys)
+    }
+
+    /// Gives back those of these that are not in use. Whether all are gone.
+    fn give_back(&mut self, keys: Vec<(Of, usize)>) -> bool {
+        let (used, idle): (Vec<_>, Vec<_>) = keys.into_iter().partition(|key| self.entries[key].is_in_use());
+        idle.into_iter().for_each(|key| self.remove(key));
+        used.is_empty()
     }
 
     /// Entries, and bytes that they lock.

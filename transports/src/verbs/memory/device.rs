@@ -132,7 +132,7 @@ impl DevicePath {
 
     /// How peers may write to memory of the device.
     fn written(&self) -> Written {
-        if self.needs_reads() { Written::ReadBack } else { Written::ByPeer }
+        if self.needs_reads() { Written::ReadBack } else { Written::InOrder }
     }
 
     /// How peers' adapters reach this memory; none where they do not, or what they write could not be flushed.

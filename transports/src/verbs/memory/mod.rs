@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Memory of the host is known by its area (`consort_memory::areas`): the library knows when memory of `ncclMemAlloc`, of
-//! `consort::alloc` and of `ncclCommRegister` goes. Other memory of programs is not registered: nothing would say that it was freed.
+//! `consort::alloc` and of `consortMemRegisterFd` goes. Or it is known by the buffer of `ncclCommRegister` that it lies in
+//! (`consort_memory::user_buffers`). Other memory of programs is not registered: nothing would say that it was freed.
 //!
 //! Invariant: memory is looked up by its allocation at each use, and memory of the host is registered for no peer to write. Absent: what is sent from it
 //! (`line::lent`).
@@ -21,15 +22,17 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use consort_memory::{Span, areas};
+use consort_memory::user_buffers::Follower;
+use consort_memory::{Span, areas, user_buffers};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::{SysconfVar, sysconf};
 
-use self::cache::{Cache, Limits, Owner};
+use self::cache::{Cache, Limits, Owner, pages};
 pub(super) use self::device::Devices;
 #[cfg(test)]
 pub(super) use self::flush::Flush;
 pub(super) use self::link::Staging;
+use super::library::Forks;
 use super::lock;
 use super::port::{Domain, Registration, Written};
 
@@ -41,13 +44,28 @@ const ENTRIES_MAX: usize = 1024;
 /// The memory of programs that one protection domain knows.
 pub(super) struct Registrations {
     domain: Arc<Domain>,
-    state: Mutex<State>,
+    /// What a fork of this process does to memory that the device uses.
+    forks: Forks,
+    kept: Arc<Kept>,
 }
+
+/// What is registered; it follows the program's buffers.
+struct Kept(Mutex<State>);
 
 struct State {
     cache: Cache<Registration>,
-    /// The state of the process's areas when it was last seen that all entries are of such as are there.
+    /// The state of the process's areas when it was last seen that all entries are of such as are there; 0 before.
     epoch: u64,
+}
+
+impl Follower for Kept {
+    fn gone(&self, key: u64) {
+        let mut state = lock(&self.0);
+        // What is in use is given back by a later use.
+        if !state.cache.forget(Owner::User(key)) {
+            state.epoch = 0;
+        }
+    }
 }
 
 /// A quarter of the machine's memory, and half of what this process may lock: mailboxes need the rest.
@@ -64,20 +82,36 @@ fn bytes_max() -> usize {
 impl Registrations {
     pub(super) fn new(domain: &Arc<Domain>) -> Self {
         let cache = Cache::new(Limits { entries: ENTRIES_MAX, bytes: bytes_max() });
-        Registrations { domain: Arc::clone(domain), state: Mutex::new(State { cache, epoch: 0 }) }
+        let kept = Arc::new(Kept(Mutex::new(State { cache, epoch: 0 })));
+        let follower: Arc<dyn Follower> = Arc::clone(&kept) as Arc<dyn Follower>;
+        user_buffers::follow(Arc::downgrade(&follower));
+        Registrations { domain: Arc::clone(domain), forks: domain.port.functions.forks(), kept }
     }
 
     /// How this domain's device reads memory of a program; none where that has to be copied.
     pub(super) fn of(&self, source: Span<'_>) -> Option<Arc<Registration>> {
         let (start, bytes) = (source.as_ptr() as usize, source.len());
-        let mut state = lock(&self.state);
+        let mut state = lock(&self.kept.0);
         state.tidy();
-        let area = areas::find(start, bytes)?;
-        let (asked, whole) = (start..start + bytes, area.start()..area.start() + area.bytes());
-        state.cache.registered((Owner::Host(area.key()), Written::Here), &asked, &whole, |range| {
+        let (owner, whole) = self.owner(start, bytes)?;
+        let asked = start..start + bytes;
+        state.cache.registered((owner, Written::Here), &asked, &whole, |range| {
             // SAFETY: no peer may write there, and the kernel keeps the pages of a registration, whatever the program does.
             unsafe { self.domain.register_range(range.start as *mut u8, range.len(), Written::Here) }
         })
+    }
+
+    /// Whose these addresses are, and all that is the owner's there; none where the device should not know them.
+    fn owner(&self, start: usize, bytes: usize) -> Option<(Owner, Range<usize>)> {
+        if self.forks == Forks::Hidden {
+            return None;
+        }
+        if let Some(area) = areas::find(start, bytes) {
+            return Some((Owner::Host(area.key()), area.start()..area.start() + area.bytes()));
+        }
+        let buffer = user_buffers::find(start, bytes).filter(|_| self.forks == Forks::Copied)?;
+        let range = buffer.start()..buffer.start() + buffer.bytes();
+        Some((Owner::User(buffer.key()), pages(&range)))
     }
 
     /// How it reaches memory of a device, by its buffer id; none where it does not.
@@ -89,18 +123,18 @@ impl Registrations {
         whole: &Range<usize>,
         register: impl FnMut(Range<usize>) -> io::Result<Registration>,
     ) -> Option<Arc<Registration>> {
-        lock(&self.state).cache.registered((Owner::Device(id), by), asked, whole, register)
+        lock(&self.kept.0).cache.registered((Owner::Device(id), by), asked, whole, register)
     }
 
     /// Gives back what is of memory that was freed, and is not being read.
     pub(super) fn tidy(&self) {
-        lock(&self.state).tidy();
+        lock(&self.kept.0).tidy();
     }
 
     /// Registrations that are kept, and bytes that they lock.
     #[cfg(test)]
     pub(super) fn held(&self) -> (usize, usize) {
-        lock(&self.state).cache.held()
+        lock(&self.kept.0).cache.held()
     }
 }
 
@@ -117,6 +151,7 @@ impl State {
 fn is_there(of: Owner, address: usize) -> bool {
     match of {
         Owner::Host(key) => areas::find(address, 1).is_some_and(|area| area.key() == key),
+        Owner::User(key) => user_buffers::is_registered(key),
         // Nothing says that memory of devices was freed; its id is asked for at each use.
         Owner::Device(_) => true,
     }

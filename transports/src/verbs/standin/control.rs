@@ -71,3 +71,8 @@ pub(crate) fn leading_to(gid: Gid) -> Vec<u32> {
 pub(crate) fn sends(number: u32) -> u32 {
     with(|world| world.queues[&number].next)
 }
+
+/// Whether writes to the memory of this key may come late.
+pub(crate) fn is_relaxed(key: u32) -> bool {
+    with(|world| world.regions[&key].is_relaxed)
+}

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use consort_testing::Random;
 
-use super::library::Functions;
 use super::status::{FLUSHED, RECEIVER_NOT_READY, REFUSED, RETRY_EXCEEDED};
 use super::sys::*;
 pub(super) use adapters::{
@@ -20,9 +19,12 @@ pub(super) use adapters::{
 };
 use completions::Doubled;
 pub(super) use control::{
-    connected, cut, delay, double, doubled, fill_up, leading_to, object, sends, vanish, was_posted, was_read,
+    connected, cut, delay, double, doubled, fill_up, is_relaxed, leading_to, object, sends, vanish,
+    was_posted, was_read,
 };
 use regions::Registered;
+
+pub(super) use table::{functions, hiding, older, parting};
 
 mod adapters;
 mod completions;
@@ -30,6 +32,7 @@ mod control;
 #[cfg(feature = "conformance")]
 mod outside;
 mod regions;
+mod table;
 
 /// Everything that the devices of the process know.
 struct World {
@@ -50,7 +53,12 @@ struct World {
     /// Where bytes were last read by reads.
     reads: VecDeque<u64>,
     doubled: Doubled,
+    /// What has come to a queue pair for memory where it may be late.
+    late: HashMap<u32, Vec<Late>>,
 }
+
+/// Bytes that are on their way over the bus: the key of where they go, the address, and they themselves.
+type Late = (u32, u64, Vec<u8>);
 
 struct QueuePair {
     object: usize,
@@ -163,6 +171,7 @@ fn with<R>(run: impl FnOnce(&mut World) -> R) -> R {
             patience: PATIENCE,
             reads: VecDeque::new(),
             doubled: Doubled::default(),
+            late: HashMap::new(),
         }
     }))
 }
@@ -240,6 +249,7 @@ impl World {
 
     /// A queue pair fails: what was posted is flushed.
     fn fail(&mut self, number: u32) {
+        self.land(number);
         let Some(of) = self.queues.get_mut(&number) else { return };
         of.state = QPS_ERR;
         let sends: Vec<u64> = of.sends.drain(..).map(|send| send.id).collect();
@@ -271,6 +281,37 @@ impl World {
         self.reads.push_back(send.to);
         self.reads.drain(..self.reads.len().saturating_sub(POSTED));
         0
+    }
+
+    /// Puts bytes in their place, in pieces, in any order. Whether only some of them are there, and seen, before the others are, which
+    /// `may_be_part` allows.
+    fn put(&mut self, view: usize, bytes: &[u8], may_be_part: bool) -> bool {
+        let mut pieces: Vec<usize> = (0..bytes.len()).step_by(8).collect();
+        for at in (1..pieces.len().min(64)).rev() {
+            pieces.swap(at, self.random.below(at + 1));
+        }
+        let is_part = may_be_part && self.random.below(4) == 0;
+        if is_part {
+            pieces.truncate(self.random.below(pieces.len() + 1));
+        }
+        for at in pieces {
+            let piece = &bytes[at..(at + 8).min(bytes.len())];
+            // SAFETY: inside of a region that is registered, as the caller has seen, and so mapped.
+            unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), (view + at) as *mut u8, piece.len()) };
+        }
+        is_part
+    }
+
+    /// What is on its way to a queue pair is in its place: of several, the last may come first.
+    fn land(&mut self, number: u32) {
+        let mut late = self.late.remove(&number).unwrap_or_default();
+        while !late.is_empty() {
+            let (key, to, bytes) = late.swap_remove(self.random.below(late.len()));
+            let view = self.regions.get(&key).and_then(|region| region.view_of(to, bytes.len()));
+            if let Some(view) = view {
+                self.put(view, &bytes, false);
+            }
+        }
     }
 
     /// Carries out a send; its status, or none where the peer does not answer.
@@ -315,27 +356,15 @@ impl World {
                 return Some(REFUSED);
             }
         };
-        // In pieces, in any order.
-        let mut pieces: Vec<usize> = (0..bytes.len()).step_by(8).collect();
-        for at in (1..pieces.len().min(64)).rev() {
-            pieces.swap(at, self.random.below(at + 1));
-        }
-        // Some may be there, and seen, before the others are.
-        let is_part = !send.has_begun && self.random.below(4) == 0;
-        if is_part {
-            pieces.truncate(self.random.below(pieces.len() + 1));
-        }
-        for at in pieces {
-            let piece = &bytes[at..(at + 8).min(bytes.len())];
-            // SAFETY: inside of a region that is registered, as was seen, and so mapped.
-            unsafe { std::ptr::copy_nonoverlapping(piece.as_ptr(), (view + at) as *mut u8, piece.len()) };
-        }
-        if is_part {
+        if region.is_some_and(|region| region.is_relaxed) {
+            self.late.entry(to).or_default().push((send.rkey, send.to, bytes));
+        } else if self.put(view, &bytes, !send.has_begun) {
             self.queues.get_mut(&from)?.sends.front_mut()?.has_begun = true;
             return Some(UNDER_WAY);
         }
         self.queues.get_mut(&to)?.expected += 1;
         if let Some(imm_data) = send.immediate {
+            self.land(to);
             let wr_id = self.queues.get_mut(&to)?.receives.pop_front()?;
             // SAFETY: the peer's queue pair is there, as was seen.
             let cq = unsafe { (*object).recv_cq } as usize;
@@ -399,11 +428,14 @@ unsafe extern "C" fn modify_qp(qp: *mut Qp, attr: *mut QpAttr, what: c_int) -> c
         return libc::EINVAL;
     }
     with(|world| {
-        let Some(of) = world.queues.get_mut(&number) else { return libc::EINVAL };
         if attr.qp_state == QPS_ERR {
             world.fail(number);
             return 0;
         }
+        if attr.qp_state == QPS_RESET {
+            world.land(number);
+        }
+        let Some(of) = world.queues.get_mut(&number) else { return libc::EINVAL };
         of.state = attr.qp_state;
         of.keep(&attr, what);
         if what & QP_DEST_QPN != 0 {
@@ -424,7 +456,10 @@ unsafe extern "C" fn modify_qp(qp: *mut Qp, attr: *mut QpAttr, what: c_int) -> c
 unsafe extern "C" fn destroy_qp(qp: *mut Qp) -> c_int {
     // SAFETY: made above, and given back once.
     let qp = unsafe { Box::from_raw(qp) };
-    with(|world| world.queues.remove(&qp.qp_num));
+    with(|world| {
+        world.land(qp.qp_num);
+        world.queues.remove(&qp.qp_num)
+    });
     0
 }
 
@@ -487,39 +522,4 @@ unsafe extern "C" fn post_recv(qp: *mut Qp, request: *mut RecvWr, _: *mut *mut R
         queue.receives.push_back(id);
         0
     })
-}
-
-/// The stand-in's functions.
-pub(super) fn functions() -> Functions {
-    Functions {
-        get_device_list: adapters::get_device_list,
-        free_device_list: adapters::free_device_list,
-        open_device: adapters::open_device,
-        close_device: adapters::close_device,
-        query_port: adapters::query_port,
-        query_gid: adapters::query_gid,
-        alloc_pd,
-        dealloc_pd,
-        reg_mr: regions::reg_mr,
-        dereg_mr: regions::dereg_mr,
-        create_comp_channel: completions::create_comp_channel,
-        destroy_comp_channel: completions::destroy_comp_channel,
-        create_cq: completions::create_cq,
-        destroy_cq: completions::destroy_cq,
-        get_cq_event: completions::get_cq_event,
-        ack_cq_events: completions::ack_cq_events,
-        create_qp,
-        modify_qp,
-        destroy_qp,
-        get_async_event: adapters::get_async_event,
-        ack_async_event: adapters::ack_async_event,
-        wc_status_str: completions::wc_status_str,
-        query_gid_ex: Some(adapters::query_gid_ex),
-        reg_dmabuf_mr: Some(regions::reg_dmabuf_mr),
-    }
-}
-
-/// The same of an older library, which does not say of what version an address is, and knows no DMA buffers.
-pub(super) fn older() -> Functions {
-    Functions { query_gid_ex: None, reg_dmabuf_mr: None, ..functions() }
 }

@@ -6,17 +6,17 @@ use consort_testing::Random;
 use super::super::memory::LENT_BYTES_MIN;
 use super::*;
 
-const BYTES: usize = 64 << 10;
+pub(super) const BYTES: usize = 64 << 10;
 
 /// Two transports and a connection between them; the number of the first side's queue pair.
-struct Pair {
-    sides: [Box<dyn Connection>; 2],
-    near: Verbs,
+pub(super) struct Pair {
+    pub(super) sides: [Box<dyn Connection>; 2],
+    pub(super) near: Verbs,
     _far: Verbs,
-    queue: u32,
+    pub(super) queue: u32,
 }
 
-fn pair(transport: fn() -> Option<Verbs>) -> Pair {
+pub(super) fn pair(transport: fn() -> Option<Verbs>) -> Pair {
     let [near, far] = [(); 2].map(|()| transport().expect("a port"));
     let endpoints = [&near, &far].map(|of| of.endpoint(Layout::new(BYTES)).expect("an endpoint"));
     let queue = Place::decode(&endpoints[0].address().bytes).expect("a place").queues[0].number;
@@ -24,7 +24,7 @@ fn pair(transport: fn() -> Option<Verbs>) -> Pair {
 }
 
 /// Runs something with a buffer that is lent. A panic ends the pair, so that the buffer comes back.
-fn lent(pair: Pair, buffer: &mut [u8], run: impl FnOnce(&mut Pair, Held)) -> Pair {
+pub(super) fn lent(pair: Pair, buffer: &mut [u8], run: impl FnOnce(&mut Pair, Held)) -> Pair {
     lend(move |lender| {
         let mut pair = pair;
         run(&mut pair, lender.share_mut(buffer));
@@ -36,7 +36,7 @@ fn go_on(sides: &mut [Box<dyn Connection>; 2]) {
     sides.iter_mut().for_each(|side| assert_eq!(side.progress().expect("progress"), PeerState::Open));
 }
 
-fn fill_from(sides: &mut [Box<dyn Connection>; 2], source: Span<'_>, value: u64) -> u64 {
+pub(super) fn fill_from(sides: &mut [Box<dyn Connection>; 2], source: Span<'_>, value: u64) -> u64 {
     let mut done = 0;
     crate::conformance::eventually("there is room", || {
         go_on(sides);
@@ -47,14 +47,14 @@ fn fill_from(sides: &mut [Box<dyn Connection>; 2], source: Span<'_>, value: u64)
     })
 }
 
-fn is_free_soon(sides: &mut [Box<dyn Connection>; 2], number: u64) {
+pub(super) fn is_free_soon(sides: &mut [Box<dyn Connection>; 2], number: u64) {
     crate::conformance::eventually("the source is free", || {
         go_on(sides);
         sides[0].is_free(number).then_some(())
     });
 }
 
-fn arrived(sides: &mut [Box<dyn Connection>; 2], value: u64, bytes: usize) -> Vec<u8> {
+pub(super) fn arrived(sides: &mut [Box<dyn Connection>; 2], value: u64, bytes: usize) -> Vec<u8> {
     crate::conformance::eventually("it arrives", || {
         go_on(sides);
         (sides[1].counter(CounterKind::Ready).value() == value).then_some(())
