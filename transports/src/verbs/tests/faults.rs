@@ -157,7 +157,10 @@ fn over(under: Functions, sysfs: &Sysfs, queue_pairs: u16) -> Verbs {
             gone: nothing.1,
         });
     });
-    let functions = Functions { open_device, reg_mr, dereg_mr, create_qp, modify_qp, destroy_qp, ..under };
+    // So memory is registered by the function that stands between.
+    let reg_mr_iova2 = None;
+    let functions =
+        Functions { open_device, reg_mr, reg_mr_iova2, dereg_mr, create_qp, modify_qp, destroy_qp, ..under };
     let travel = Travel { timeout: Some(16), retries: 3, ..Travel::default() };
     let options = RdmaOptions { queue_pairs, travel, ..RdmaOptions::default() };
     let near = &Near { ranks: 1, ..Near::default() };
