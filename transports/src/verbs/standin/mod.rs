@@ -35,6 +35,8 @@ struct World {
     completions: HashMap<usize, VecDeque<(u32, Wc)>>,
     /// The descriptor where the next completion of a queue makes an event, if it does.
     armed: HashMap<usize, Option<c_int>>,
+    /// Whose completions were announced through a descriptor, and were not taken.
+    announced: HashMap<c_int, VecDeque<usize>>,
     next: u32,
     /// Addresses of ports that carry nothing: what is sent by them fails, and some of it has arrived all the same.
     cut: Vec<Gid>,
@@ -141,6 +143,7 @@ fn with<R>(run: impl FnOnce(&mut World) -> R) -> R {
             queues: HashMap::new(),
             completions: HashMap::new(),
             armed: HashMap::new(),
+            announced: HashMap::new(),
             next: 100,
             cut: Vec::new(),
             delay: 3,
@@ -160,10 +163,16 @@ impl World {
         let late = self.random.below(delay) as u32;
         self.completions.entry(cq).or_default().push_back((late, wc));
         if let Some(Some(descriptor)) = self.armed.insert(cq, None) {
-            let one = 1u64;
-            // SAFETY: eight bytes that live during the call; the descriptor is one of this stand-in's.
-            unsafe { libc::write(descriptor, (&raw const one).cast(), 8) };
+            self.announce(cq, descriptor);
         }
+    }
+
+    /// Says through a descriptor that something has come into a queue.
+    fn announce(&mut self, cq: usize, descriptor: c_int) {
+        self.announced.entry(descriptor).or_default().push_back(cq);
+        let one = 1u64;
+        // SAFETY: eight bytes that live during the call; the descriptor is one of this stand-in's.
+        unsafe { libc::write(descriptor, (&raw const one).cast(), 8) };
     }
 
     /// Lets one queue pair go on, whichever.
@@ -336,6 +345,7 @@ unsafe extern "C" fn create_comp_channel(context: *mut Context) -> *mut CompChan
 unsafe extern "C" fn destroy_comp_channel(channel: *mut CompChannel) -> c_int {
     // SAFETY: made above, and given back once.
     let channel = unsafe { Box::from_raw(channel) };
+    with(|world| world.announced.remove(&channel.fd));
     // SAFETY: its descriptor, which nothing uses any more.
     unsafe { libc::close(channel.fd) }
 }
@@ -362,11 +372,18 @@ unsafe extern "C" fn destroy_cq(cq: *mut Cq) -> c_int {
     0
 }
 
-unsafe extern "C" fn get_cq_event(channel: *mut CompChannel, _: *mut *mut Cq, _: *mut *mut c_void) -> c_int {
-    let mut count = 0u64;
-    // SAFETY: eight bytes that live during the call, and a descriptor of this stand-in.
-    let got = unsafe { libc::read((*channel).fd, (&raw mut count).cast(), 8) };
-    if got == 8 { 0 } else { -1 }
+unsafe extern "C" fn get_cq_event(channel: *mut CompChannel, cq: *mut *mut Cq, _: *mut *mut c_void) -> c_int {
+    // SAFETY: a channel of this stand-in.
+    let descriptor = unsafe { (*channel).fd };
+    with(|world| {
+        let mut count = 0u64;
+        // SAFETY: eight bytes that live during the call, and a descriptor of this stand-in.
+        let got = unsafe { libc::read(descriptor, (&raw mut count).cast(), 8) };
+        let Some(of) = world.announced.get_mut(&descriptor).and_then(VecDeque::pop_front) else { return -1 };
+        // SAFETY: the caller's room for an address.
+        unsafe { *cq = of as *mut Cq };
+        if got == 8 { 0 } else { -1 }
+    })
 }
 
 unsafe extern "C" fn ack_cq_events(_: *mut Cq, _: u32) {}
@@ -477,9 +494,7 @@ unsafe extern "C" fn req_notify_cq(cq: *mut Cq, _: c_int) -> c_int {
         // What is on its way already counts as coming later.
         if world.completions.get(&(cq as usize)).is_some_and(|waiting| !waiting.is_empty()) {
             world.armed.insert(cq as usize, None);
-            let one = 1u64;
-            // SAFETY: eight bytes that live during the call.
-            unsafe { libc::write(descriptor, (&raw const one).cast(), 8) };
+            world.announce(cq as usize, descriptor);
         }
         0
     })
