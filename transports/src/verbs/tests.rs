@@ -13,6 +13,7 @@ mod events;
 mod lanes;
 mod memory;
 mod ports;
+mod sources;
 mod troubles;
 
 /// Both sides of a connection over one port.
