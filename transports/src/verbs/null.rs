@@ -370,9 +370,10 @@ mod tests {
                 assert!(lent.0[0] <= long.0[0] + 0.01 && lent.0[4] == 0.0, "{lent:?}");
                 // What is copied are messages.
                 assert!(lent.0[5] < lent.0[0] * PLACE_BYTES as f64, "{lent:?}");
-                // Of several queue pairs the peer's word is waited for too: one for all four.
+                // Of several queue pairs the peer's word is waited for too: one for all four, and fewer that say what was heard.
                 let words = (waited.0[0] - lent.0[0]) * BATCH as f64;
-                assert!((words - if adapters == 1 { 0.0 } else { 1.0 }).abs() < 0.1, "{words}: {waited:?}");
+                let expected = if adapters == 1 { -0.01..0.01 } else { 0.5..1.01 };
+                assert!(expected.contains(&words), "{words}: {waited:?}");
             });
         }
     }
