@@ -27,7 +27,7 @@ use crate::streams::{Fragment, Ready, STREAM};
 
 /// A source, and who may read it.
 struct Source {
-    /// Of which fill, and where that goes in the peer's mailbox.
+    /// Its fill, and where that goes in the peer's mailbox.
     fill: u64,
     offset: usize,
     held: HeldRead,
