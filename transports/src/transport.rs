@@ -373,7 +373,8 @@ pub trait Connection: Send {
         true
     }
 
-    /// Before a sleep that the descriptors of [`Connection::wake_at`] are to end: from now on they become readable with what comes.
+    /// Before a sleep that the descriptors of [`Connection::wake_at`] are to end: from now on they become readable with what comes, and with
+    /// the room or the source that was asked for in vain, where [`Connection::waits_for_room`] says that no room to write is waited for.
     /// Whether nothing has come before that; else [`Connection::progress`] has something to say.
     fn arm(&mut self) -> bool {
         true

@@ -107,6 +107,8 @@ struct Stream {
     said: Option<(Word, Path)>,
     /// What the peer has emptied.
     credited: u64,
+    /// As many fills of the peer's are to be acknowledged soon.
+    soon: u64,
 }
 
 impl Stream {
@@ -119,6 +121,12 @@ impl Stream {
         let said = self.said.map(|(word, _)| word).unwrap_or_default();
         let unsaid = self.inbound.acknowledged() - said.acknowledged;
         self.credit != said.credit || unsaid >= FILLS_MAX as u64 / 2
+    }
+
+    /// Whether the peer keeps something until it hears what has arrived.
+    fn owes_soon(&self) -> bool {
+        let said = self.said.map_or(0, |(word, _)| word.acknowledged);
+        self.soon.min(self.inbound.acknowledged()) > said
     }
 }
 
@@ -368,6 +376,17 @@ impl Peering {
     /// A stream that has something to say and may have nothing to send.
     pub(crate) fn owing(&self) -> Option<StreamId> {
         self.streams.iter().find_map(|(id, stream)| stream.owes().then_some(*id))
+    }
+
+    /// The peer keeps something until it hears that as many of its fills have arrived.
+    pub(crate) fn acknowledge_soon(&mut self, id: StreamId, fills: u64) {
+        let stream = self.streams.entry(id).or_default();
+        stream.soon = stream.soon.max(fills);
+    }
+
+    /// Whether fills of a stream have arrived that are to be acknowledged soon, and are not.
+    pub(crate) fn owes_soon(&self, id: StreamId) -> bool {
+        self.streams.get(&id).is_some_and(Stream::owes_soon)
     }
 
     /// Whether the peer has a stream's word: what was last said is all, and the path on which that was has delivered it.

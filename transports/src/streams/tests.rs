@@ -543,3 +543,27 @@ fn streams_take_turns() {
     }
     assert_eq!(turns, [0, 1, 2, 0, 1, 2]);
 }
+
+#[test]
+fn what_is_to_be_acknowledged_soon_is_owed_until_it_is_said_and_again_where_the_word_is_lost() {
+    let mut peering = Peering::new(2, false);
+    let path = |number| Path { number, epoch: 1 };
+    assert!((0..2).all(|number| peering.opened(path(number), Duration::ZERO)));
+    peering.acknowledge_soon(STREAM, 1);
+    for fill in 0..2 {
+        assert!(!peering.owes_soon(STREAM), "fill {fill} has not come, or is not to be");
+        let inbound = peering.stream(STREAM).1;
+        let fragment = Fragment { fill, index: 0, count: 1, offset: 0, bytes: 8, ready: None };
+        assert_eq!(inbound.accept(&fragment), Ok(Landing::Land));
+        inbound.landed(&fragment);
+        assert!(inbound.release().is_some());
+        if fill == 0 {
+            assert!(peering.owes_soon(STREAM));
+            peering.said(STREAM, path(0));
+        }
+    }
+    assert!(!peering.owes_soon(STREAM), "the second is in no hurry");
+    let lost = Fenced { path: path(0), arrived: Vec::new() };
+    peering.fenced(&lost, Duration::ZERO).expect("nothing was sent");
+    assert!(peering.owes_soon(STREAM), "the word may be lost");
+}

@@ -13,6 +13,7 @@
 //! refused. Absent: how two ends meet, what messages mean, and who waits.
 
 pub(super) mod lent;
+mod sleeping;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{Ordering, fence};
@@ -76,6 +77,8 @@ pub(super) struct Line {
     reaped: u64,
     completed: u64,
     unsignalled: u32,
+    /// Whether something could not be sent as long as the device has not said more of what is over.
+    awaits_device: bool,
     /// The last work request of the queue pair's former life.
     former: u64,
     under_way: VecDeque<UnderWay>,
@@ -118,6 +121,7 @@ impl Line {
             reaped: 0,
             completed: 0,
             unsignalled: 0,
+            awaits_device: false,
             former: 0,
             under_way: VecDeque::with_capacity(SENDS as usize),
             load: 0,
@@ -263,7 +267,9 @@ impl Line {
         if self.posted - self.reaped + writes > most {
             self.hear_of_sent()?;
         }
-        Ok(self.posted - self.reaped + writes <= most)
+        let has_room = self.posted - self.reaped + writes <= most;
+        self.awaits_device |= !has_room;
+        Ok(has_room)
     }
 
     /// Whether a part of the peer's memory is not being written.
@@ -279,6 +285,7 @@ impl Line {
         let is_free = !self.under_way.iter().any(overlaps);
         // Nothing else may ever say that it is over.
         if !is_free {
+            self.awaits_device = true;
             self.ask_device()?;
         }
         Ok(is_free)
@@ -370,7 +377,9 @@ impl Line {
                 theirs.span(at + MESSAGE_BYTES, length).copy_from(bytes);
             }
             let is_last = matches!(message.kind, Kind::Hello | Kind::End | Kind::Fence);
-            let must_say = is_last || matches!(data, Some(Data::Direct(_)));
+            // Of what only the device reads, either of the two says that it is over.
+            let is_unsaid = matches!(data, Some(Data::Direct(_))) && self.unsignalled > 0;
+            let must_say = is_last || is_unsaid;
             let is_signalled = must_say || self.unsignalled >= SIGNAL_AFTER;
             writes[1] = Some(self.next_write(at, MESSAGE_BYTES + length, Some(place as u32), is_signalled));
             self.last[place] = self.posted;
@@ -415,6 +424,7 @@ impl Line {
         let mut completions = [Wc::default(); BATCH];
         loop {
             let count = self.queue.sent(&mut completions)?;
+            self.awaits_device &= count == 0;
             for wc in &completions[..count] {
                 if wc.wr_id <= self.former {
                     continue;
@@ -495,18 +505,6 @@ impl Line {
             self.ask_device()?;
         }
         Ok(self.broke.is_none() && (self.has_letter || self.heard - self.said >= SAY_AFTER))
-    }
-
-    /// From now on what comes makes the descriptor readable. Whether nothing has come before that.
-    ///
-    /// # Errors
-    /// Those of [`Line::listen`].
-    pub(super) fn arm(&mut self, take: Take<'_>) -> Result<bool, TransportError> {
-        self.queue.arm()?;
-        let before = (self.heard, self.broke.is_some());
-        self.listen(take)?;
-        // What had come may have been announced late, and have taken the place of what is to come.
-        Ok((self.heard, self.broke.is_some()) == before && self.queue.is_armed())
     }
 
     fn hear(&mut self, wc: &Wc, take: Take<'_>) -> Result<(), TransportError> {

@@ -16,7 +16,7 @@ use crate::fields::Fields;
 use crate::segment::{NONCE_BYTES, Nonce};
 
 /// The form of places and messages.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 /// The bytes of a message, without those of the mailbox.
 pub(super) const MESSAGE_BYTES: usize = 56;
 /// A place of a tray, and the most bytes of the mailbox that go with a message.
@@ -147,9 +147,11 @@ pub(super) enum Kind {
     Dial = 8,
     /// The answer to that.
     Dialled = 9,
+    /// A fragment as of [`Kind::Ready`], of a fill whose source its sender keeps until the peer acknowledges the fill.
+    Lent = 10,
 }
 
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 10] = [
     Kind::Ready,
     Kind::Hello,
     Kind::Heard,
@@ -159,7 +161,15 @@ const KINDS: [Kind; 9] = [
     Kind::Fence,
     Kind::Dial,
     Kind::Dialled,
+    Kind::Lent,
 ];
+
+impl Kind {
+    /// Whether it is a fill, or a fragment of one.
+    pub(super) fn is_fill(self) -> bool {
+        matches!(self, Kind::Ready | Kind::Put | Kind::Lent)
+    }
+}
 
 /// A message.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -209,7 +219,7 @@ impl Message {
         let credit = (fields.u64()?, fields.u64()?);
         let (fill, acknowledged) = (fields.u32()?, fields.u32()?);
         fields.end()?;
-        let is_fill = matches!(kind, Kind::Ready | Kind::Put);
+        let is_fill = kind.is_fill();
         let is_sound = usize::from(carried) <= CARRIED_BYTES
             && (is_fill || (carried, index, count, offset, fill) == (0, 0, 0, 0, 0));
         let fragment = (index, count);
@@ -293,14 +303,13 @@ mod tests {
                 fill: !8,
                 ..plain
             };
-            let carries = matches!(kind, Kind::Ready | Kind::Put);
-            assert_eq!(Message::decode(&full.encode()), carries.then_some(full));
+            assert_eq!(Message::decode(&full.encode()), kind.is_fill().then_some(full));
             assert!(
                 Message::decode(&Message { carried: CARRIED_BYTES as u8 + 1, ..full }.encode()).is_none()
             );
         }
         assert!(
-            Message::decode(&[0; MESSAGE_BYTES]).is_none() && Message::decode(&[10; MESSAGE_BYTES]).is_none()
+            Message::decode(&[0; MESSAGE_BYTES]).is_none() && Message::decode(&[11; MESSAGE_BYTES]).is_none()
         );
     }
 }

@@ -82,7 +82,7 @@ struct Shared {
     /// What all connections may use, of each port: memory is registered once, however many of them write from it.
     domains: Arc<[Arc<Domain>]>,
     /// Memory of programs that each of them knows.
-    registrations: Vec<Registrations>,
+    registrations: Arc<[Registrations]>,
     /// Memory of devices by the first.
     devices: Devices,
     /// Queue pairs of an endpoint: the port of each, and whether it is a reserve.
@@ -276,7 +276,8 @@ impl Endpoint for VerbsEndpoint {
         });
         if pairs.len() > 1 {
             let domains = Arc::clone(&shared.domains);
-            let session = Session::new(lanes.collect(), domains, memory, trays, calls)?;
+            let known = Arc::clone(&shared.registrations);
+            let session = Session::new(lanes.collect(), (domains, known), memory, trays, calls)?;
             return Ok(Box::new(SessionConnecting::new(shared, session)));
         }
         let Beginning { queue, ends, .. } = lanes.next().ok_or_else(|| bad("it has no queue pair"))?;

@@ -22,7 +22,7 @@ struct Counts {
     sent: u64,
     received: u64,
     registrations: u64,
-    /// Bytes that were written from registered memory or with a request: each was copied there by this library.
+    /// Bytes that were written from registered memory or with a request.
     bytes: u64,
 }
 
@@ -212,9 +212,10 @@ fn functions() -> Functions {
 }
 
 mod tests {
+    use std::task::Poll;
     use std::time::{Duration, Instant};
 
-    use consort_memory::Span;
+    use consort_memory::{SharedBuffer, Span, lend};
 
     use super::super::choice::Near;
     use super::super::search::Search;
@@ -229,19 +230,59 @@ mod tests {
     /// Fills under way: as many as a mailbox has slots.
     const BATCH: u64 = 4;
 
-    /// What was counted for each fill of this length, and the nanoseconds of a fill and of a message that is heard.
-    fn of_fills(ends: &mut [Box<dyn Connection>; 2], bytes: usize, rounds: u64) -> ([f64; 6], [f64; 2]) {
-        let data = vec![7u8; bytes];
-        let [from, to] = ends;
-        let first = to.counter(CounterKind::Ready).value();
+    /// What is filled: bytes that are copied, or memory that is read where it is, which is waited for before or after the other end says that
+    /// it has emptied a slot.
+    #[derive(Clone, Copy)]
+    enum What<'a> {
+        Copied(&'a [u8]),
+        Lent(Span<'a>, bool),
+    }
+
+    impl What<'_> {
+        fn bytes(self) -> usize {
+            match self {
+                What::Copied(bytes) => bytes.len(),
+                What::Lent(source, _) => source.len(),
+            }
+        }
+
+        /// Bytes of a fill that are not copied.
+        fn lent_bytes(self) -> usize {
+            if let What::Lent(source, _) = self { source.len() } else { 0 }
+        }
+
+        /// Fills a slot; the number of the source.
+        fn fill(self, end: &mut dyn Connection, slot: usize, value: u64) -> u64 {
+            let filled = match self {
+                What::Copied(bytes) => {
+                    end.fill(slot, Span::of(bytes), (value, value), &mut 0).map(|poll| poll.map(|()| 0))
+                }
+                What::Lent(source, _) => end.fill_from(slot, source, (value, value), &mut 0),
+            };
+            match filled.expect("it is sent") {
+                Poll::Ready(number) => number,
+                Poll::Pending => panic!("there is room for {BATCH}"),
+            }
+        }
+    }
+
+    fn wait_for_source(ends: &mut [Box<dyn Connection>; 2], number: u64) {
+        while !ends[0].is_free(number) {
+            ends.iter_mut().for_each(|end| assert!(end.progress().is_ok(), "it goes on"));
+        }
+    }
+
+    /// What was counted for each fill of these bytes, and the nanoseconds of a fill and of a message that is heard.
+    fn of_fills(ends: &mut [Box<dyn Connection>; 2], what: What<'_>, rounds: u64) -> ([f64; 6], [f64; 2]) {
+        let bytes = what.bytes();
+        let first = ends[1].counter(CounterKind::Ready).value();
         let (before, mut times) = (COUNTS.with(Cell::get), [Duration::ZERO; 2]);
         for round in 0..rounds {
             let base = first + round * BATCH;
-            let began = Instant::now();
+            let (began, mut number) = (Instant::now(), 0);
+            let [from, to] = ends;
             for value in base + 1..=base + BATCH {
-                let (mut done, slot) = (0, (value % BATCH) as usize * bytes);
-                let filled = from.fill(slot, Span::of(&data), (value, value), &mut done).expect("it is sent");
-                assert!(filled.is_ready(), "there is room for {BATCH}");
+                number = what.fill(&mut **from, (value % BATCH) as usize * bytes, value);
             }
             let filled = Instant::now();
             while to.counter(CounterKind::Ready).value() < base + BATCH {
@@ -249,6 +290,10 @@ mod tests {
             }
             times[0] += filled - began;
             times[1] += filled.elapsed();
+            if matches!(what, What::Lent(_, true)) {
+                wait_for_source(ends, number);
+            }
+            let [from, to] = ends;
             // The other end says that it has emptied them, which makes room.
             assert!(to.signal(CounterKind::Credit, base + BATCH, 0).expect("it is sent").is_ready());
             to.flush_credits();
@@ -256,6 +301,7 @@ mod tests {
                 let _ = from.progress().expect("it goes on");
                 let _ = to.progress().expect("it goes on");
             }
+            wait_for_source(ends, number);
         }
         let (after, fills) = (COUNTS.with(Cell::get), (rounds * BATCH) as f64);
         let each = |of: fn(&Counts) -> u64| (of(&after) - of(&before)) as f64 / fills;
@@ -265,7 +311,7 @@ mod tests {
             each(|of| of.sent),
             each(|of| of.received),
             each(|of| of.registrations),
-            each(|of| of.bytes),
+            each(|of| of.bytes) - what.lent_bytes() as f64,
         ];
         (counts, times.map(|time| time.as_nanos() as f64 / fills))
     }
@@ -297,13 +343,14 @@ mod tests {
     #[test]
     fn what_a_fill_asks_of_an_adapter_is_counted() {
         for adapters in [1, 2] {
+            let mut memory = SharedBuffer::<u8>::new(LONG_BYTES).expect("memory");
             let before = COUNTS.with(Cell::get).registrations;
             let mut ends = ends(adapters);
             let registered = (COUNTS.with(Cell::get).registrations - before) as f64 / 2.0;
             println!("{adapters} queue pairs; registrations of a connection, each side: {registered}");
-            let short = of_fills(&mut ends, 8, 20_000);
+            let short = of_fills(&mut ends, What::Copied(&[7; 8]), 20_000);
             print("a fill of 8 bytes", 1.0, short);
-            let long = of_fills(&mut ends, LONG_BYTES, 200);
+            let long = of_fills(&mut ends, What::Copied(&[7; LONG_BYTES]), 200);
             print("a MiB of fills of 64 KiB", 16.0, long);
             // Each fill is cut for two lanes. With what carries credits and what was heard: less than half a message a fill.
             let parts = f64::from(adapters);
@@ -312,6 +359,24 @@ mod tests {
             assert!((1.0 * parts..1.5 * parts).contains(&long.0[1]), "{long:?}");
             assert!(short.0[2] < 0.5 && (1.0..1.5).contains(&short.0[3]), "{short:?}");
             assert_eq!((short.0[4], long.0[4]), (0.0, 0.0), "registered while sending");
+            lend(|lender| {
+                let held = lender.share_mut(&mut memory[..]);
+                let source = held.read();
+                // Each port learns of the memory.
+                let first = of_fills(&mut ends, What::Lent(source, false), 1);
+                assert!((first.0[4] * BATCH as f64 - parts).abs() < 0.01, "{first:?}");
+                let lent = of_fills(&mut ends, What::Lent(source, false), 200);
+                print("the same from memory of the program", 16.0, lent);
+                let waited = of_fills(&mut ends, What::Lent(source, true), 200);
+                print("the same where each four fills are waited for", 16.0, waited);
+                assert!(lent.0[0] <= long.0[0] + 0.01 && lent.0[4] == 0.0, "{lent:?}");
+                // What is copied are messages.
+                assert!(lent.0[5] < lent.0[0] * PLACE_BYTES as f64, "{lent:?}");
+                // Of several queue pairs the peer's word is waited for too: one for all four, and fewer that say what was heard.
+                let words = (waited.0[0] - lent.0[0]) * BATCH as f64;
+                let expected = if adapters == 1 { -0.01..0.01 } else { 0.5..1.01 };
+                assert!(expected.contains(&words), "{words}: {waited:?}");
+            });
         }
     }
 }

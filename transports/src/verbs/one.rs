@@ -71,7 +71,7 @@ impl Heard {
                 Ok(())
             }
             Kind::Hello | Kind::Heard => Ok(()),
-            Kind::Put | Kind::Ask | Kind::Fence | Kind::Dial | Kind::Dialled => {
+            Kind::Put | Kind::Ask | Kind::Fence | Kind::Dial | Kind::Dialled | Kind::Lent => {
                 Err("it sent what only connections of several queue pairs do")
             }
         }
@@ -431,6 +431,10 @@ impl Connection for OneConnection {
 
     fn progress(&mut self) -> Result<PeerState, TransportError> {
         self.own()?.hear()
+    }
+
+    fn waits_for_room(&self, _at: usize) -> bool {
+        false
     }
 
     fn wake_at(&self, at: usize) -> Option<BorrowedFd<'_>> {

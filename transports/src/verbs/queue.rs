@@ -1,4 +1,5 @@
-//! A reliable queue pair and its two completion queues: what comes is announced through a descriptor, what was sent is not.
+//! A reliable queue pair and its two completion queues, which announce through one descriptor what has come, and what was sent where that is
+//! waited for.
 //!
 //! Invariant: work requests are posted from memory that stays until their completion; a receive completes once, whatever the device hands
 //! out; never blocks. Absent: what is sent, and what a completion means.
@@ -32,6 +33,10 @@ const RECEIVER_RETRIES: u8 = 7;
 /// The peer's pause before that, as the interface counts it: 0.64 ms.
 const RECEIVER_TIMER: u8 = 12;
 
+/// Its queues of completions.
+const RECEIVED: usize = 0;
+const SENT: usize = 1;
+
 /// A queue pair.
 pub(super) struct Queue {
     pub(super) domain: Arc<Domain>,
@@ -40,10 +45,10 @@ pub(super) struct Queue {
     recv_cq: *mut Cq,
     qp: *mut Qp,
     inline_max: u32,
-    /// Whether the next completion of a receive makes the descriptor readable.
-    is_armed: bool,
-    /// Whether the event of something that was found is still to be taken.
-    is_due: bool,
+    /// Whether the next completion makes the descriptor readable: of a receive, and of what was sent.
+    is_armed: [bool; 2],
+    /// Whether the event of something that was found is still to be taken, of each.
+    is_due: [bool; 2],
     /// Receives that were ever posted, whose ids count up, and which of the last [`RECEIVES`] have not completed: the bit of an id.
     posted: u64,
     uncompleted: u64,
@@ -108,8 +113,8 @@ impl Queue {
             recv_cq: null_mut(),
             qp: null_mut(),
             inline_max: 0,
-            is_armed: false,
-            is_due: false,
+            is_armed: [false; 2],
+            is_due: [false; 2],
             posted: 0,
             uncompleted: 0,
             has_doubled: false,
@@ -128,8 +133,8 @@ impl Queue {
             return Err(failed("fcntl of a completion channel"));
         }
         let entries = SENDS as i32;
-        // SAFETY: an open context; no channel for what was sent.
-        queue.send_cq = unsafe { (functions.create_cq)(context, entries, null_mut(), null_mut(), 0) };
+        // SAFETY: an open context and its channel.
+        queue.send_cq = unsafe { (functions.create_cq)(context, entries, null_mut(), queue.channel, 0) };
         // SAFETY: an open context and its channel.
         queue.recv_cq =
             unsafe { (functions.create_cq)(context, RECEIVES as i32, null_mut(), queue.channel, 0) };
@@ -382,7 +387,9 @@ impl Queue {
     /// # Errors
     /// The device's.
     pub(super) fn sent(&mut self, completions: &mut [Wc]) -> Result<usize, TransportError> {
-        self.polled(self.send_cq, completions)
+        let count = self.polled(self.send_cq, completions)?;
+        self.found(SENT, count);
+        Ok(count)
     }
 
     /// What has come; how many completions there are, each of another receive.
@@ -392,9 +399,7 @@ impl Queue {
     pub(super) fn received(&mut self, completions: &mut [Wc]) -> Result<usize, TransportError> {
         loop {
             let count = self.polled(self.recv_cq, completions)?;
-            if count > 0 || self.is_due {
-                self.hear_event();
-            }
+            self.found(RECEIVED, count);
             let first = self.complete(&mut completions[..count]);
             if first > 0 || count == 0 {
                 return Ok(first);
@@ -427,18 +432,24 @@ impl Queue {
         first
     }
 
-    /// The next completion makes the descriptor readable; one that is there already does not.
+    /// The next completion of a receive makes the descriptor readable, and of what was sent where that is waited for; one that is there
+    /// already does not.
     ///
     /// # Errors
     /// The device's.
-    pub(super) fn arm(&mut self) -> Result<(), TransportError> {
-        if self.is_armed {
+    pub(super) fn arm(&mut self, awaits_sent: bool) -> Result<(), TransportError> {
+        self.arm_one(RECEIVED, self.recv_cq)?;
+        if awaits_sent { self.arm_one(SENT, self.send_cq) } else { Ok(()) }
+    }
+
+    fn arm_one(&mut self, which: usize, cq: *mut Cq) -> Result<(), TransportError> {
+        if self.is_armed[which] {
             return Ok(());
         }
         let arm = self.ops().req_notify_cq.ok_or_else(|| Self::lacks("req_notify_cq"))?;
         // SAFETY: a queue of this context.
-        match unsafe { arm(self.recv_cq, 0) } {
-            0 => self.is_armed = true,
+        match unsafe { arm(cq, 0) } {
+            0 => self.is_armed[which] = true,
             code => {
                 let source = io::Error::from_raw_os_error(code);
                 return Err(TransportError::system(NAME, "ibv_req_notify_cq", source));
@@ -447,18 +458,20 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes the event of what has come, so that the descriptor is readable no longer.
-    fn hear_event(&mut self) {
-        if !self.is_armed {
-            return;
-        }
-        self.is_due = true;
-        let (mut cq, mut of) = (null_mut(), null_mut());
-        // SAFETY: a channel whose descriptor does not block; what it gives is written there.
-        if unsafe { (self.port().functions.get_cq_event)(self.channel, &raw mut cq, &raw mut of) } == 0 {
+    /// A look at one of the queues has brought as many completions: their event is taken, so that the descriptor is readable no longer.
+    fn found(&mut self, which: usize, count: usize) {
+        self.is_due[which] |= count > 0 && self.is_armed[which];
+        // The other's may come first.
+        while self.is_due[which] {
+            let (mut cq, mut of) = (null_mut(), null_mut());
+            // SAFETY: a channel whose descriptor does not block; what it gives is written there.
+            if unsafe { (self.port().functions.get_cq_event)(self.channel, &raw mut cq, &raw mut of) } != 0 {
+                break;
+            }
             // SAFETY: the event that was just taken, of a queue of this side.
             unsafe { (self.port().functions.ack_cq_events)(cq, 1) };
-            (self.is_armed, self.is_due) = (false, false);
+            let of = if cq == self.send_cq { SENT } else { RECEIVED };
+            (self.is_armed[of], self.is_due[of]) = (false, false);
         }
     }
 
@@ -467,9 +480,9 @@ impl Queue {
         [self.qp as usize, self.send_cq as usize, self.recv_cq as usize]
     }
 
-    /// Whether the next completion still is to be announced.
-    pub(super) fn is_armed(&self) -> bool {
-        self.is_armed
+    /// Whether the next completion still is to be announced: of a receive, and of what was sent where that is waited for.
+    pub(super) fn is_armed(&self, awaits_sent: bool) -> bool {
+        self.is_armed[RECEIVED] && (self.is_armed[SENT] || !awaits_sent)
     }
 
     /// Becomes readable when something comes after [`Queue::arm`].

@@ -16,6 +16,7 @@ mod lanes;
 mod memory;
 mod ports;
 mod relaxed;
+mod sources;
 mod troubles;
 mod user_buffers;
 

@@ -4,6 +4,7 @@
 //! heard a message behind it; or the write was never posted. Sources become free in the order of their fills. Absent: which memory
 //! can be read so ([`super::super::memory`]).
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -82,6 +83,8 @@ pub(super) struct Lent {
     /// Fills that were lent a source, and those of them whose source is free.
     lent: u64,
     free: u64,
+    /// The last that was asked for.
+    awaited: Cell<u64>,
     /// The last work request that was flushed.
     flushed: u64,
     /// Whether one was posted behind all others, after the queue pair had failed.
@@ -92,6 +95,11 @@ impl Lent {
     /// The device has given this work request back undone.
     pub(super) fn flush(&mut self, id: u64) {
         self.flushed = self.flushed.max(id);
+    }
+
+    /// Whether one was asked for that is not free.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.awaited.get() > self.free
     }
 
     /// Lets go of what is over, by the last work request that is done and the last that was ever accepted.
@@ -134,7 +142,10 @@ impl Line {
             self.under_way.pop_front();
         }
         self.lent.retire(self.completed, self.queue.accepted());
-        if self.broke.is_some() && !self.lent.sources.is_empty() && !self.lent.is_draining {
+        if (self.broke.is_some() || self.is_stopped)
+            && !self.lent.sources.is_empty()
+            && !self.lent.is_draining
+        {
             self.drain();
         }
     }
@@ -148,9 +159,34 @@ impl Line {
         }
     }
 
-    /// Whether the source of the fill of this number is free, and those of all before it.
+    /// Whether the source of the fill of this number is free, and those of all before it. One that is asked for and is not wakes a
+    /// sleeper when it is.
     pub(in super::super) fn is_source_free(&self, number: u64) -> bool {
-        number <= self.lent.free
+        let is_free = !self.may_read(number);
+        if !is_free {
+            self.await_source(number);
+        }
+        is_free
+    }
+
+    /// A sleeper is woken when the device reads the source of this number no more.
+    pub(in super::super) fn await_source(&self, number: u64) {
+        self.lent.awaited.set(self.lent.awaited.get().max(number));
+    }
+
+    /// Whether the device may still read the source of this number.
+    pub(in super::super) fn may_read(&self, number: u64) -> bool {
+        number > self.lent.free
+    }
+
+    /// How many sources it was lent.
+    pub(in super::super) fn lent(&self) -> u64 {
+        self.lent.lent
+    }
+
+    /// Why nothing goes by a queue pair that was stopped here.
+    pub(in super::super) fn stopped(&self) -> TransportError {
+        super::super::status::failure(&self.queue, &self.ends.peer, &Wc { status: FLUSHED, ..Wc::default() })
     }
 
     /// Stops the queue pair, so that the device gives all sources back.

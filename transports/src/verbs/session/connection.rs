@@ -240,6 +240,30 @@ impl Connection for SessionConnection {
         self.put_all(offset, bytes, Some(Ready { value, tag }), done)
     }
 
+    fn fill_from(
+        &mut self,
+        offset: usize,
+        source: Span<'_>,
+        (value, tag): (u64, u64),
+        done: &mut usize,
+    ) -> Result<Poll<u64>, TransportError> {
+        let Some(number) = self.own()?.put_from(offset, source, Ready { value, tag })? else {
+            return Ok(Poll::Pending);
+        };
+        *done = source.len();
+        self.tend();
+        Ok(Poll::Ready(number))
+    }
+
+    fn is_free(&self, number: u64) -> bool {
+        self.session().is_source_free(number)
+    }
+
+    fn fence(&mut self) -> Result<(), TransportError> {
+        self.own()?.fence();
+        Ok(())
+    }
+
     fn signal(&mut self, kind: CounterKind, value: u64, tag: u64) -> Result<Poll<()>, TransportError> {
         match kind {
             CounterKind::Ready => self.put_all(0, Span::of::<u8>(&[]), Some(Ready { value, tag }), &mut 0),
@@ -274,7 +298,19 @@ impl Connection for SessionConnection {
     }
 
     fn progress(&mut self) -> Result<PeerState, TransportError> {
-        self.own()?.progress()
+        let mut session = self.own()?;
+        let state = session.progress();
+        let owes = session.owes_soon();
+        drop(session);
+        // Its rank may leave its call now.
+        if owes {
+            self.tend();
+        }
+        state
+    }
+
+    fn waits_for_room(&self, _at: usize) -> bool {
+        false
     }
 
     fn wake_at(&self, at: usize) -> Option<BorrowedFd<'_>> {

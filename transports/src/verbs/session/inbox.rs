@@ -92,7 +92,7 @@ impl Inbox {
     /// What is wrong with it.
     pub(super) fn take(&mut self, message: &Message, carried: Span<'_>) -> Result<(), &'static str> {
         match message.kind {
-            Kind::Ready | Kind::Put => {
+            Kind::Ready | Kind::Put | Kind::Lent => {
                 self.hear_word(message)?;
                 self.take_fragment(message, carried)
             }
@@ -143,7 +143,7 @@ impl Inbox {
             count: count.into(),
             offset,
             bytes: carried.len(),
-            ready: (message.kind == Kind::Ready).then_some(Ready { value: message.value, tag: message.tag }),
+            ready: (message.kind != Kind::Put).then_some(Ready { value: message.value, tag: message.tag }),
         };
         if inbound.accept(&fragment)? == Landing::Land {
             if offset + carried.len() > self.memory.own.bytes() - self.trays {
@@ -152,6 +152,10 @@ impl Inbox {
             self.memory.own.span(self.trays + offset, carried.len()).copy_from(carried);
             inbound.landed(&fragment);
         }
+        if message.kind == Kind::Lent {
+            self.peering.acknowledge_soon(STREAM, fragment.fill + 1);
+        }
+        let inbound = self.peering.stream(STREAM).1;
         while let Some(said) = inbound.release() {
             if let Some(Ready { value, tag }) = said {
                 raise(&self.ready, value, tag)?;

@@ -17,6 +17,8 @@ mod connection;
 mod inbox;
 mod lane;
 mod mending;
+mod sources;
+mod tending;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -32,6 +34,7 @@ use super::ends::{Ends, Memory};
 use super::line::Line;
 use super::line::lent::Data;
 use super::meeting::Meeting;
+use super::memory::Registrations;
 use super::message::{CARRIED_BYTES, Kind, LANE_BYTES, Message};
 use super::port::Domain;
 use super::queue::Queue;
@@ -41,6 +44,7 @@ use crate::{PeerState, TransportError, Way};
 pub(super) use connection::{SessionConnecting, Sessions};
 use inbox::{Dialled, Inbox};
 use lane::{Lane, Others, Seen, State, again};
+use sources::Sources;
 
 /// Fragments of a fill for each lane that takes part, of at least this many bytes each.
 const FRAGMENTS: usize = 2;
@@ -67,6 +71,7 @@ pub(super) struct Session {
     /// Places of fills that are not acknowledged, and how many fills there were before them.
     kept: VecDeque<(usize, usize)>,
     acknowledged: u64,
+    sources: Sources,
     /// How many the peer was asked to acknowledge.
     asked: u64,
     deferred: Deferred,
@@ -87,6 +92,8 @@ pub(super) struct Session {
     bell: EventFd,
     is_rung: bool,
     wrong: Option<&'static str>,
+    /// Why nothing goes any more, where its program has ended it.
+    fenced: Option<TransportError>,
     /// The last that failed, which says why.
     lost: Option<TransportError>,
     began: Instant,
@@ -95,13 +102,14 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Of lanes on their way to each other, between endpoints with as many trays, this side's and the peer's.
+    /// Of lanes on their way to each other, over these ports and what each knows of programs' memory, between endpoints with as many trays,
+    /// this side's and the peer's.
     ///
     /// # Errors
     /// The device's, where no lane can be connected; the system's.
     pub(super) fn new(
         lanes: Vec<Beginning>,
-        domains: Arc<[Arc<Domain>]>,
+        (domains, known): (Arc<[Arc<Domain>]>, Arc<[Registrations]>),
         memory: Memory,
         trays: [usize; 2],
         calls: bool,
@@ -124,6 +132,7 @@ impl Session {
             calls,
             kept: VecDeque::new(),
             acknowledged: 0,
+            sources: Sources::new(known),
             asked: 0,
             deferred: Deferred::default(),
             idle_looks: 0,
@@ -137,6 +146,7 @@ impl Session {
             bell,
             is_rung: false,
             wrong: None,
+            fenced: None,
             lost: None,
             began: Instant::now(),
             epoll,
@@ -209,6 +219,9 @@ impl Session {
         if let Some(what) = self.wrong {
             return Err(TransportError::Protocol { transport: NAME, what });
         }
+        if let Some(why) = &self.fenced {
+            return Err(again(why));
+        }
         if self.inbox.has_ended() {
             return Err(TransportError::PeerClosed { transport: NAME });
         }
@@ -235,37 +248,61 @@ impl Session {
     /// # Errors
     /// [`TransportError::OutOfBounds`]; those of [`Session::check`].
     fn put(&mut self, offset: usize, bytes: Span<'_>, ready: Option<Ready>) -> Result<bool, TransportError> {
-        check_bounds(NAME, offset, bytes.len(), self.peer_mailbox_bytes())?;
-        self.check()?;
         if bytes.is_empty() && ready.is_none() {
-            return Ok(true);
+            check_bounds(NAME, offset, bytes.len(), self.peer_mailbox_bytes())?;
+            return self.check().map(|()| true);
         }
+        let made = self.make((offset, bytes.len()), Some(bytes), ready)?;
+        if made.is_some() {
+            self.send_made();
+        }
+        Ok(made.is_some())
+    }
+
+    /// Makes a fill, of bytes that are copied or else kept by another. Its number, if there was room.
+    ///
+    /// # Errors
+    /// As of [`Session::put`].
+    fn make(
+        &mut self,
+        (offset, length): (usize, usize),
+        copied: Option<Span<'_>>,
+        ready: Option<Ready>,
+    ) -> Result<Option<u64>, TransportError> {
+        check_bounds(NAME, offset, length, self.peer_mailbox_bytes())?;
+        self.check()?;
         self.forget_acknowledged();
-        let end = offset + bytes.len();
+        let end = offset + length;
         let overlaps = |of: &(usize, usize)| of.0 < end && offset < of.0 + of.1;
         if let Some(last) = self.kept.iter().rposition(overlaps) {
             self.ask(self.acknowledged + last as u64 + 1);
             // The peer's word may be there.
             self.progress()?;
-            return Ok(false);
+            return Ok(None);
         }
         let taking = self.lanes.iter().filter(|lane| !lane.is_reserve && lane.is_open()).count().max(1);
         let fragment_bytes = match taking {
-            1 => bytes.len(),
-            lanes => bytes.len().div_ceil(FRAGMENTS * lanes).max(FRAGMENT_BYTES_MIN),
+            1 => length,
+            lanes => length.div_ceil(FRAGMENTS * lanes).max(FRAGMENT_BYTES_MIN),
         };
         let outbound = self.inbox.peering.stream(STREAM).0;
-        if outbound.fill((offset, bytes.len()), ready, fragment_bytes).is_err() {
+        let Ok(fill) = outbound.fill((offset, length), ready, fragment_bytes) else {
             let made = outbound.made();
             self.ask(made);
             self.progress()?;
-            return Ok(false);
+            return Ok(None);
+        };
+        if let Some(bytes) = copied {
+            self.memory.theirs.span(self.trays_there + offset, length).copy_from(bytes);
         }
-        self.memory.theirs.span(self.trays_there + offset, bytes.len()).copy_from(bytes);
-        self.kept.push_back((offset, bytes.len()));
+        self.kept.push_back((offset, length));
+        Ok(Some(fill))
+    }
+
+    /// Sends what was made, as far as there is room.
+    fn send_made(&mut self) {
         self.queue_credits();
         self.pump();
-        Ok(true)
     }
 
     /// Has the peer acknowledge as many fills, when it has them.
@@ -346,7 +383,7 @@ impl Session {
             Some(ready) => (Kind::Ready, ready),
             None => (Kind::Put, Ready { value: 0, tag: 0 }),
         };
-        let is_carried = fragment.bytes <= CARRIED_BYTES;
+        let is_carried = is_carried(fragment.bytes) && !self.sources.has(fragment.fill);
         let message = self.with_word(Message {
             kind,
             value,
@@ -356,26 +393,33 @@ impl Session {
             offset: if is_carried { fragment.offset as u32 } else { 0 },
             ..Message::default()
         });
-        let theirs = Arc::clone(&self.memory.theirs);
-        let carried = is_carried.then(|| theirs.read(place, fragment.bytes));
-        let written = (!is_carried).then_some((place, fragment.bytes));
-        let Some(line) = self.lanes[at].open() else { return false };
+        let Self { lanes, memory, sources, .. } = self;
+        let lane = &mut lanes[at];
+        let sent = sources.send(lane, place, fragment, message).unwrap_or_else(|| {
+            let carried = is_carried.then(|| memory.theirs.read(place, fragment.bytes));
+            let written = (!is_carried).then_some(Data::Picture(place, fragment.bytes));
+            lane.open().map_or(Ok(false), |line| line.send(written, Some(message), carried))
+        });
         // A failure is the next look's to find.
-        let written = written.map(|(place, bytes)| Data::Picture(place, bytes));
-        line.send(written, Some(message), carried).unwrap_or(false)
+        sent.unwrap_or(false)
     }
 
     fn say_what_is_owed(&mut self) {
         let here = self.inbox.peering.stream(STREAM).1.acknowledged();
         let is_wanted = self.inbox.wanted > 0 && here >= self.inbox.wanted;
-        if !is_wanted && self.inbox.peering.owing().is_none() {
+        let has_waited = self.idle_looks > IDLE_LOOKS && self.inbox.peering.owes_soon(STREAM);
+        if !is_wanted && !has_waited && self.inbox.peering.owing().is_none() {
             return;
         }
-        let message = self.with_word(Message { kind: Kind::Heard, ..Message::default() });
-        if let Some(path) = self.say(message) {
-            self.inbox.peering.said(STREAM, path);
-            self.inbox.wanted = if is_wanted { 0 } else { self.inbox.wanted };
+        if self.say_word() && is_wanted {
+            self.inbox.wanted = 0;
         }
+    }
+
+    /// Says what is known of the other direction. Whether there was room.
+    fn say_word(&mut self) -> bool {
+        let said = self.say(self.with_word(Message { kind: Kind::Heard, ..Message::default() }));
+        said.inspect(|path| self.inbox.peering.said(STREAM, *path)).is_some()
     }
 
     /// Raises the peer's counter of free slots with what is sent next, or now where it waits for a second time.
@@ -395,52 +439,19 @@ impl Session {
         }
     }
 
+    /// Says what waits for another message.
     fn flush_credits(&mut self) {
         if self.deferred.is_due() {
-            self.queue_credits();
-            self.pump();
+            self.send_made();
+        }
+        if self.owes_soon() {
+            self.say_word();
         }
     }
 
-    /// Whether everything that was sent has arrived, also the end where it was to be said.
-    fn is_delivered(&mut self) -> bool {
-        let is_over = is_over(&self.lanes);
-        let outbound = self.inbox.peering.stream(STREAM).0;
-        !self.deferred.is_due()
-            && outbound.is_on(outbound.acknowledged(), is_over)
-            && (!self.is_closing || self.end_on.is_some_and(is_over))
-    }
-
-    /// Whether it is to be looked after although its rank is in no call: something may have to be sent again.
-    fn needs_tending(&mut self) -> bool {
-        self.wrong.is_none()
-            && !self.lanes.iter().all(Lane::is_closed)
-            && !self.inbox.has_ended()
-            && (!self.is_whole || !self.is_delivered() || !self.is_heard())
-    }
-
-    /// Whether the last word of the other direction has arrived.
-    fn is_heard(&self) -> bool {
-        self.inbox.peering.is_said(STREAM, is_over(&self.lanes))
-    }
-
-    /// Looks after it while its rank is in no call, or sleeps: what was taken in wakes the rank then.
-    fn tend(&mut self) {
-        let was_armed = self.is_armed;
-        let said = |of: &Self| (of.inbox.ready.value(), of.inbox.credit.value());
-        let before = said(self);
-        // An error is the next look's to find.
-        let is_open = matches!(self.progress(), Ok(PeerState::Open));
-        self.ask_devices();
-        if was_armed && (!is_open || said(self) != before || !matches!(self.arm(), Ok(true))) {
-            self.is_rung = self.bell.write(1).is_ok();
-        }
-    }
-
-    /// Has each lane's device say whether what was sent has arrived.
-    fn ask_devices(&mut self) {
-        // A failure is the next look's to find.
-        self.lanes.iter_mut().filter_map(Lane::open).for_each(|line| drop(line.ask()));
+    /// Whether the peer keeps something until it hears what has arrived.
+    fn owes_soon(&self) -> bool {
+        self.inbox.peering.owes_soon(STREAM)
     }
 
     /// Takes in what has come, and mends what has failed.
@@ -448,8 +459,17 @@ impl Session {
     /// # Errors
     /// [`TransportError::Protocol`] when the peer said what it must not; why no queue pair is left.
     fn progress(&mut self) -> Result<PeerState, TransportError> {
-        if let Some(what) = self.wrong {
-            return Err(TransportError::Protocol { transport: NAME, what });
+        let gone_on = self.go_on();
+        self.retire_sources();
+        gone_on
+    }
+
+    fn go_on(&mut self) -> Result<PeerState, TransportError> {
+        if self.fenced.is_some() || (self.wrong.is_some() && !self.sources.is_empty()) {
+            self.wind_up();
+        }
+        if self.is_over() {
+            return self.check().map(|()| PeerState::Open);
         }
         self.is_armed = false;
         if std::mem::take(&mut self.is_rung) {
@@ -545,10 +565,7 @@ impl Session {
     }
 }
 
-/// Whether all that went by a path has arrived.
-fn is_over(lanes: &[Lane]) -> impl Fn(Path) -> bool + Copy {
-    |path| {
-        let lane = &lanes[usize::from(path.number)];
-        lane.is_open_as(path) && lane.line().is_some_and(Line::is_delivered)
-    }
+/// Whether bytes go with their message.
+fn is_carried(bytes: usize) -> bool {
+    bytes <= CARRIED_BYTES
 }

@@ -1,7 +1,7 @@
 //! The stand-in's completion queues: what has completed comes late, announces itself where that was asked for, and comes twice where a
 //! test has a device do that.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_char, c_int, c_void};
 
 use super::super::status::{FLUSHED, RECEIVER_NOT_READY, REFUSED, RETRY_EXCEEDED};
@@ -58,10 +58,16 @@ impl World {
         self.completions.entry(cq).or_default().push_back((late, wc));
         self.again(cq, wc);
         if let Some(Some(descriptor)) = self.armed.insert(cq, None) {
-            let one = 1u64;
-            // SAFETY: eight bytes that live during the call; the descriptor is one of this stand-in's.
-            unsafe { libc::write(descriptor, (&raw const one).cast(), 8) };
+            self.announce(cq, descriptor);
         }
+    }
+
+    /// Says through a descriptor that something has come into a queue.
+    fn announce(&mut self, cq: usize, descriptor: c_int) {
+        self.announced.entry(descriptor).or_default().push_back(cq);
+        let one = 1u64;
+        // SAFETY: eight bytes that live during the call; the descriptor is one of this stand-in's.
+        unsafe { libc::write(descriptor, (&raw const one).cast(), 8) };
     }
 }
 
@@ -74,6 +80,7 @@ pub(super) unsafe extern "C" fn create_comp_channel(context: *mut Context) -> *m
 pub(super) unsafe extern "C" fn destroy_comp_channel(channel: *mut CompChannel) -> c_int {
     // SAFETY: made above, and given back once.
     let channel = unsafe { Box::from_raw(channel) };
+    with(|world| world.announced.remove(&channel.fd));
     // SAFETY: its descriptor, which nothing uses any more.
     unsafe { libc::close(channel.fd) }
 }
@@ -103,13 +110,20 @@ pub(super) unsafe extern "C" fn destroy_cq(cq: *mut Cq) -> c_int {
 
 pub(super) unsafe extern "C" fn get_cq_event(
     channel: *mut CompChannel,
-    _: *mut *mut Cq,
+    cq: *mut *mut Cq,
     _: *mut *mut c_void,
 ) -> c_int {
-    let mut count = 0u64;
-    // SAFETY: eight bytes that live during the call, and a descriptor of this stand-in.
-    let got = unsafe { libc::read((*channel).fd, (&raw mut count).cast(), 8) };
-    if got == 8 { 0 } else { -1 }
+    // SAFETY: a channel of this stand-in.
+    let descriptor = unsafe { (*channel).fd };
+    with(|world| {
+        let mut count = 0u64;
+        // SAFETY: eight bytes that live during the call, and a descriptor of this stand-in.
+        let got = unsafe { libc::read(descriptor, (&raw mut count).cast(), 8) };
+        let Some(of) = world.announced.get_mut(&descriptor).and_then(VecDeque::pop_front) else { return -1 };
+        // SAFETY: the caller's room for an address.
+        unsafe { *cq = of as *mut Cq };
+        if got == 8 { 0 } else { -1 }
+    })
 }
 
 pub(super) unsafe extern "C" fn ack_cq_events(_: *mut Cq, _: u32) {}
@@ -162,9 +176,7 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut Cq, _: c_int) -> c_int {
         // What is on its way already counts as coming later.
         if world.completions.get(&(cq as usize)).is_some_and(|waiting| !waiting.is_empty()) {
             world.armed.insert(cq as usize, None);
-            let one = 1u64;
-            // SAFETY: eight bytes that live during the call.
-            unsafe { libc::write(descriptor, (&raw const one).cast(), 8) };
+            world.announce(cq as usize, descriptor);
         }
         0
     })

@@ -43,6 +43,8 @@ struct World {
     completions: HashMap<usize, VecDeque<(u32, Wc)>>,
     /// The descriptor where the next completion of a queue makes an event, if it does.
     armed: HashMap<usize, Option<c_int>>,
+    /// Whose completions were announced through a descriptor, and were not taken.
+    announced: HashMap<c_int, VecDeque<usize>>,
     next: u32,
     /// Addresses of ports that carry nothing: what is sent by them fails, and some of it has arrived all the same.
     cut: Vec<Gid>,
@@ -165,6 +167,7 @@ fn with<R>(run: impl FnOnce(&mut World) -> R) -> R {
             queues: HashMap::new(),
             completions: HashMap::new(),
             armed: HashMap::new(),
+            announced: HashMap::new(),
             next: 100,
             cut: Vec::new(),
             delay: 3,

@@ -3,7 +3,10 @@
 use super::super::standin::{Adapter, AdapterPort, cut, set};
 use super::super::sys::Gid;
 use super::*;
+use consort_memory::Held;
 use consort_testing::Random;
+
+use super::sources::shared;
 
 fn address(rail: u8, host: u8) -> [u8; 4] {
     [10, 0, rail, host]
@@ -29,9 +32,61 @@ pub(super) fn over_two_adapters() -> Option<Verbs> {
     Some(over(1, 2, 2))
 }
 
-/// Traffic in both directions with fills of any length into slots that change hands, while rails fail and come back.
+/// Memory of a program: places that are filled from, each with the number of its fill until that is free.
+struct Program {
+    memory: Held,
+    places: [Option<u64>; PLACES],
+    /// Fills that were read where they are.
+    lent: u64,
+}
+
+const PLACES: usize = 6;
+
+impl Program {
+    fn new() -> Self {
+        Program { memory: shared(PLACES * SLOT_BYTES), places: [None; PLACES], lent: 0 }
+    }
+
+    /// Fills from a place of it that is free; none where none is.
+    fn fill(
+        &mut self,
+        connection: &mut dyn Connection,
+        slot: usize,
+        bytes: &[u8],
+        says: (u64, u64),
+    ) -> Option<Result<Poll<()>, TransportError>> {
+        let place = self.places.iter().position(Option::is_none)?;
+        let part = self.memory.part(place * SLOT_BYTES, bytes.len());
+        part.span().copy_from(Span::of(bytes));
+        let filled = connection.fill_from(slot, part.read(), says, &mut 0);
+        Some(filled.map(|poll| {
+            poll.map(|number| {
+                self.places[place] = (number > 0).then_some(number);
+                self.lent += u64::from(number > 0);
+            })
+        }))
+    }
+
+    /// Writes over what is free. Whether all is.
+    fn scribble(&mut self, connection: &dyn Connection) -> bool {
+        for (at, place) in self.places.iter_mut().enumerate() {
+            if place.is_some_and(|number| connection.is_free(number)) {
+                *place = None;
+                self.memory
+                    .part(at * SLOT_BYTES, SLOT_BYTES)
+                    .span()
+                    .copy_from(Span::of(&[0xeeu8; SLOT_BYTES]));
+            }
+        }
+        self.places == [None; PLACES]
+    }
+}
+
+/// Traffic in both directions with fills of any length into slots that change hands, while rails fail and come back; half of the fills are
+/// from memory of a program, which is written over as soon as it is free.
 pub(super) struct Traffic {
     pub(super) ends: [Box<dyn Connection>; 2],
+    programs: [Program; 2],
     /// Fills by each end, and how many of the other's it has emptied.
     filled: [u64; 2],
     emptied: [u64; 2],
@@ -58,22 +113,26 @@ fn byte(end: usize, fill: u64, at: usize) -> u8 {
 
 impl Traffic {
     pub(super) fn new(ends: [Box<dyn Connection>; 2], seed: u64) -> Self {
-        Traffic { ends, filled: [0; 2], emptied: [0; 2], random: Random::new(seed) }
+        let programs = [(); 2].map(|()| Program::new());
+        Traffic { ends, programs, filled: [0; 2], emptied: [0; 2], random: Random::new(seed) }
     }
 
     /// One step of one end: it fills a slot if there is one, empties one if one has come.
     fn step(&mut self, end: usize, most: u64) -> Result<(), TransportError> {
         let connection = &mut self.ends[end];
         connection.progress()?;
+        let program = &mut self.programs[end];
+        program.scribble(&**connection);
         let free = connection.counter(CounterKind::Credit).value() + SLOTS;
         if self.filled[end] < most.min(free) && self.random.below(3) > 0 {
             let fill = self.filled[end];
             let bytes: Vec<u8> = (0..length(end, fill)).map(|at| byte(end, fill, at)).collect();
             let slot = (fill % SLOTS) as usize * SLOT_BYTES;
             let says = (fill + 1, !fill);
-            if connection.fill(slot, Span::of(&bytes), says, &mut 0)?.is_ready() {
-                self.filled[end] += 1;
-            }
+            let lent = self.random.below(2) == 0;
+            let filled = lent.then(|| program.fill(&mut **connection, slot, &bytes, says)).flatten();
+            let filled = filled.unwrap_or_else(|| connection.fill(slot, Span::of(&bytes), says, &mut 0))?;
+            self.filled[end] += u64::from(filled.is_ready());
         }
         let there = connection.counter(CounterKind::Ready).value();
         if self.emptied[end] < there && self.random.below(3) > 0 {
@@ -105,11 +164,16 @@ impl Traffic {
             self.step(end, most)?;
             between(&mut self.random, &self.ends);
         }
+        crate::conformance::eventually("all sources are free", || {
+            self.ends.iter_mut().for_each(|end| drop(end.progress()));
+            let are_free = |at: usize| self.programs[at].scribble(&*self.ends[at]);
+            [0, 1].map(are_free).into_iter().all(|is_free| is_free).then_some(())
+        });
         Ok(())
     }
 }
 
-fn linked(sides: [&Verbs; 2]) -> [Box<dyn Connection>; 2] {
+pub(super) fn linked(sides: [&Verbs; 2]) -> [Box<dyn Connection>; 2] {
     let endpoints = [0, 1].map(|at| {
         let layout = Layout::new(SLOTS as usize * SLOT_BYTES).calling(at == 0);
         sides[at].endpoint(layout).expect("an endpoint")
@@ -132,7 +196,7 @@ pub(super) fn is_whole(connection: &dyn Connection) -> bool {
 fn rails_that_fail_and_come_back_lose_nothing_and_double_nothing() {
     let seeds = std::env::var("CONSORT_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(24u64);
     let first = std::env::var("CONSORT_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1u64);
-    let mut failures = 0;
+    let (mut failures, mut lent) = (0, 0);
     for seed in first..first + seeds {
         println!("CONSORT_SEED={seed}");
         let rails = 2 + (seed % 2) as u8;
@@ -156,11 +220,13 @@ fn rails_that_fail_and_come_back_lose_nothing_and_double_nothing() {
                 _ => {}
             })
             .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        lent += traffic.programs.iter().map(|program| program.lent).sum::<u64>();
         if let Some(rail) = down {
             cut(rail, false);
         }
     }
     assert!(failures >= seeds / 2, "rails failed: {failures}");
+    assert!(lent >= 10 * seeds, "read where they are: {lent}");
 }
 
 #[test]

@@ -8,19 +8,20 @@ use super::*;
 
 pub(super) const BYTES: usize = 64 << 10;
 
-/// Two transports and a connection between them; the number of the first side's queue pair.
+/// Two transports and a connection between them; the numbers of the first side's queue pairs.
 pub(super) struct Pair {
     pub(super) sides: [Box<dyn Connection>; 2],
     pub(super) near: Verbs,
     _far: Verbs,
-    pub(super) queue: u32,
+    pub(super) queues: Vec<u32>,
 }
 
 pub(super) fn pair(transport: fn() -> Option<Verbs>) -> Pair {
     let [near, far] = [(); 2].map(|()| transport().expect("a port"));
     let endpoints = [&near, &far].map(|of| of.endpoint(Layout::new(BYTES)).expect("an endpoint"));
-    let queue = Place::decode(&endpoints[0].address().bytes).expect("a place").queues[0].number;
-    Pair { sides: meet(endpoints, Duration::ZERO), near, _far: far, queue }
+    let place = Place::decode(&endpoints[0].address().bytes).expect("a place");
+    let queues = place.queues.iter().map(|queue| queue.number).collect();
+    Pair { sides: meet(endpoints, Duration::ZERO), near, _far: far, queues }
 }
 
 /// Runs something with a buffer that is lent. A panic ends the pair, so that the buffer comes back.
@@ -64,27 +65,50 @@ pub(super) fn arrived(sides: &mut [Box<dyn Connection>; 2], value: u64, bytes: u
     read
 }
 
+impl Pair {
+    /// Whether a queue pair was given each piece of these bytes to send.
+    fn was_posted(&self, start: usize, bytes: usize, piece: usize) -> bool {
+        let was_posted = |at: usize| {
+            let length = piece.min(bytes - at);
+            self.queues.iter().any(|queue| standin::was_posted(*queue, start + at, length))
+        };
+        (0..bytes).step_by(piece).all(was_posted)
+    }
+
+    /// What each port knows of programs' memory.
+    pub(super) fn held(&self) -> Vec<(usize, usize)> {
+        self.near.shared.registrations.iter().map(|of| of.held()).collect()
+    }
+}
+
 #[test]
 fn shared_memory_is_written_from_where_it_is_and_other_memory_is_copied() {
+    what_is_shared_is_written_from_where_it_is(over_standin, BYTES);
+}
+
+/// Two queue pairs of each of two ports: each writes pieces of it.
+#[test]
+fn shared_memory_is_written_from_where_it_is_by_several_queue_pairs() {
+    what_is_shared_is_written_from_where_it_is(lanes::over_two_adapters, 32 << 10);
+}
+
+fn what_is_shared_is_written_from_where_it_is(transport: fn() -> Option<Verbs>, piece: usize) {
     let mut shared = SharedBuffer::<u8>::new(BYTES).expect("memory");
-    let pair = lent(pair(over_standin), &mut shared[..], |pair, shared| {
+    let pair = lent(pair(transport), &mut shared[..], |pair, shared| {
         let place = shared.read().as_ptr() as usize;
         for (value, (offset, bytes)) in (1..).zip([(0, BYTES), (4000, 5000), (1, LENT_BYTES_MIN)]) {
             let source = shared.part(offset, bytes);
             let number = fill_from(&mut pair.sides, source.read(), value);
             assert_eq!(number, value);
-            assert!(
-                standin::was_posted(pair.queue, place + offset, bytes),
-                "{bytes} at {offset} were copied"
-            );
+            assert!(pair.was_posted(place + offset, bytes, piece), "{bytes} at {offset} were copied");
             is_free_soon(&mut pair.sides, number);
         }
-        assert_eq!(pair.near.shared.registrations[0].held(), (1, BYTES));
+        assert!(pair.held().iter().all(|held| *held == (1, BYTES)), "{:?}", pair.held());
     });
     lent(pair, &mut [7u8; BYTES], |pair, private| {
         let place = private.read().as_ptr() as usize;
         assert_eq!(fill_from(&mut pair.sides, private.read(), 4), 0);
-        assert!(!standin::was_posted(pair.queue, place, BYTES));
+        assert!(!pair.was_posted(place, BYTES, piece));
         assert!(arrived(&mut pair.sides, 4, BYTES) == [7; BYTES]);
     });
 }
@@ -92,17 +116,21 @@ fn shared_memory_is_written_from_where_it_is_and_other_memory_is_copied() {
 #[test]
 fn a_device_that_registers_nothing_more_has_it_copied() {
     let mut shared = SharedBuffer::<u8>::new(BYTES).expect("memory");
-    lent(pair(over_standin), &mut shared[..], |pair, shared| {
-        standin::refuse_memory(pair.near.shared.domains[0].port.context, libc::ENOMEM);
-        assert_eq!(fill_from(&mut pair.sides, shared.read(), 1), 0);
-    });
+    for transport in [over_standin, lanes::over_two_adapters] {
+        lent(pair(transport), &mut shared[..], |pair, shared| {
+            // Of several, one is enough.
+            let last = pair.near.shared.domains.last().expect("a port");
+            standin::refuse_memory(last.port.context, libc::ENOMEM);
+            assert_eq!(fill_from(&mut pair.sides, shared.read(), 1), 0);
+        });
+    }
 }
 
 #[test]
 fn a_source_is_free_when_the_device_has_taken_the_write_and_not_what_follows_it() {
     let mut shared = SharedBuffer::<u8>::new(BYTES).expect("memory");
     lent(pair(over_standin), &mut shared[..], |pair, shared| {
-        standin::fill_up(pair.queue);
+        standin::fill_up(pair.queues[0]);
         let refused = pair.sides[0].fill_from(0, shared.read(), (1, 0), &mut 0);
         assert!(matches!(refused, Err(TransportError::System { call: "ibv_post_send", .. })), "{refused:?}");
         assert!(!pair.sides[0].is_free(1), "the device has the write");
@@ -129,17 +157,17 @@ fn churn(transport: fn() -> Option<Verbs>, rounds: u64) {
             is_free_soon(&mut pair.sides, number);
         });
         assert!(arrived(&mut pair.sides, value, bytes) == expected, "round {value}");
-        let (entries, locked) = pair.near.shared.registrations[0].held();
-        assert!(entries == 1 && locked == bytes.next_multiple_of(4096), "{entries} of {locked} bytes");
+        let is_one = |held: &(usize, usize)| *held == (1, bytes.next_multiple_of(4096));
+        assert!(pair.held().iter().all(is_one), "{:?}", pair.held());
     }
-    let registrations = &pair.near.shared.registrations[0];
-    registrations.tidy();
-    assert_eq!(registrations.held(), (0, 0), "the last buffer is gone");
+    pair.near.shared.registrations.iter().for_each(|of| of.tidy());
+    assert!(pair.held().iter().all(|held| *held == (0, 0)), "the last buffer is gone");
 }
 
 #[test]
 fn buffers_that_come_and_go_are_registered_and_given_back() {
     churn(over_standin, 500);
+    churn(lanes::over_two_adapters, 200);
 }
 
 /// A read by the adapter's own queue pair brings a byte back, and one of memory that is not registered for that fails.
