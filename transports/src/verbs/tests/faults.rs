@@ -278,9 +278,12 @@ fn a_destroyed_queue_pair_is_named(verbs: Verbs) {
     says(&error, &verbs, &places, UNANSWERED);
 }
 
+/// Provokes one and looks at the error.
+type Fault = fn(Verbs);
+
 /// Each fault, of connections of one queue pair and of two.
 fn all(under: Functions, sysfs: &Sysfs) {
-    let faults: [(&str, fn(Verbs)); 4] = [
+    let faults: [(&str, Fault); 4] = [
         ("another key", another_key_is_refused),
         ("memory that is gone", memory_that_is_gone_is_refused),
         ("no receives", a_peer_without_receives_is_named),
