@@ -42,6 +42,8 @@ pub(super) struct Port {
     pub(super) travel: Travel,
     /// How it uses memory.
     pub(super) memory: MemoryUse,
+    /// The PCI address of its rank's GPU, whose distance `standing` says.
+    pub(super) gpu: Option<String>,
     /// How near it is to its rank, how fast it is, and its adapter.
     pub(super) standing: Standing,
 }
