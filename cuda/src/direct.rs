@@ -3,7 +3,7 @@
 //! Invariant: a descriptor that is handed out is of exactly the pages that were asked for. Absent: the other device, and the choice between
 //! the ways that there are.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_uint};
 use std::os::fd::{FromRawFd, OwnedFd};
 
 use cudarc::driver::sys::{
@@ -61,6 +61,19 @@ impl Context {
         }
         // SAFETY: just made for us by the driver, and of no other owner.
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+    }
+
+    /// From now on the driver's copies from and to the allocation that an address is in are over when a call that waits for them returns,
+    /// also where it otherwise would return before: other devices read what is there then.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn synchronize_copies(&self, address: u64) -> Result<()> {
+        let _entered = self.enter()?;
+        let on: c_uint = 1;
+        let attribute = CUpointer_attribute::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
+        // SAFETY: this attribute is a flag, for which the place is wide enough; the driver checks the address.
+        unsafe { call!(self.driver(), pointer_set((&raw const on).cast(), attribute, address)) }
     }
 
     /// What others have written to memory of the device before is there for its work from now on.

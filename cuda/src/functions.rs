@@ -84,6 +84,7 @@ functions! {
     memory_free = c"cuMemFree_v2"(CUdeviceptr);
     memory_range = c"cuMemGetAddressRange_v2"(*mut CUdeviceptr, *mut usize, CUdeviceptr);
     pointer_attribute = c"cuPointerGetAttribute"(*mut c_void, CUpointer_attribute, CUdeviceptr);
+    pointer_set = c"cuPointerSetAttribute"(*const c_void, CUpointer_attribute, CUdeviceptr);
     copy_to_device = c"cuMemcpyHtoDAsync_v2"(CUdeviceptr, *const c_void, usize, CUstream);
     copy_to_host = c"cuMemcpyDtoHAsync_v2"(*mut c_void, CUdeviceptr, usize, CUstream);
     copy = c"cuMemcpyAsync"(CUdeviceptr, CUdeviceptr, usize, CUstream);

@@ -10,7 +10,7 @@ use consort_control::bootstrap::AdapterPort;
 use consort_settings::options::{Rdma, Settings, TransportChoice, digest};
 use consort_topology::Place;
 use consort_transports::{
-    Addresses, MemoryUse, Near, RatedPort, RdmaOptions, RelaxedOrdering, Travel, Verbs,
+    Addresses, DeviceLevel, MemoryUse, Near, RatedPort, RdmaOptions, RelaxedOrdering, Travel, Verbs,
 };
 
 /// What the transport is asked for.
@@ -40,6 +40,11 @@ pub(crate) fn options(rdma: &Rdma) -> RdmaOptions {
                 Some(1) => RelaxedOrdering::Asked,
                 _ => RelaxedOrdering::WherePossible,
             },
+            dma_buffers: !rdma.no_dma_buffers,
+            device_level: rdma
+                .device_level
+                .and_then(|number| DeviceLevel::ALL.get(usize::from(number)).copied()),
+            reads_devices: !rdma.no_device_reads,
         },
     }
 }

@@ -69,6 +69,28 @@ pub enum Indirect {
         /// The system's reason.
         why: String,
     },
+    /// They are forbidden.
+    #[error("no DMA buffers, as NCCL_DMABUF_ENABLE is 0")]
+    BuffersForbidden,
+    /// It is farther away than memory is reached directly.
+    #[error("nothing is reached directly, as NCCL_NET_GDR_LEVEL is {level} and {}", .distance.map_or("allows no way at all".to_owned(), |far| format!("the way between them is {far}")))]
+    TooFar {
+        /// What is set.
+        level: &'static str,
+        /// How far it is.
+        distance: Option<&'static str>,
+    },
+    /// The adapter is not to read it.
+    #[error("what is sent goes through pinned memory of the host, as NCCL_NET_GDR_READ is 0")]
+    ReadsForbidden,
+    /// The driver's copies might not be over when the adapter reads.
+    #[error(
+        "nothing is reached directly, as CUDA's driver does not have its copies end before they return (CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: {why})"
+    )]
+    NotSynchronous {
+        /// What it says.
+        why: String,
+    },
     /// What the adapter writes may come after the device has looked.
     #[error(
         "nothing is written to it directly, as neither the platform nor CUDA's driver orders an adapter's writes before the GPU's work, \

@@ -59,5 +59,6 @@ pub use transport::{
     RemoteRegion, Service, Transport, Way,
 };
 pub use verbs::{
-    Addresses, MemoryUse, Near, PortFilter, RatedPort, RdmaOptions, RelaxedOrdering, Travel, Verbs,
+    Addresses, DeviceLevel, MemoryUse, Near, PortFilter, RatedPort, RdmaOptions, RelaxedOrdering, Travel,
+    Verbs,
 };

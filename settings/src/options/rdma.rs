@@ -40,6 +40,12 @@ pub struct Rdma {
     pub queue_pairs: Option<u16>,
     /// Whether writes to memory may pass each other on the bus: 0 never, 1 they shall, 2 where it can be had.
     pub relaxed_ordering: Option<u8>,
+    /// Memory of devices is not reached by DMA buffers.
+    pub no_dma_buffers: bool,
+    /// How far away a device may be whose memory is reached directly: 0 LOC, 1 PIX, 2 PXB, 3 PHB, 4 SYS.
+    pub device_level: Option<u8>,
+    /// Memory of devices is not read directly, to be sent.
+    pub no_device_reads: bool,
 }
 
 /// The ports of adapters that `NCCL_IB_HCA` names: by prefixes of devices, or whole names behind `=`; behind `^` all others. A name may
@@ -128,6 +134,18 @@ fn number<T: TryFrom<i64>>(
     value.map(Some).ok_or_else(|| bad(name, &text, rule))
 }
 
+/// A level by its name or by its number of before NCCL 2.5. As there, a text that is neither counts as not said.
+fn level(text: &str) -> Option<u8> {
+    match text.trim() {
+        "LOC" | "NVL" | "NVB" | "C2C" => Some(0),
+        "PIX" => Some(1),
+        "PXB" | "P2C" | "PXN" => Some(2),
+        "PHB" => Some(3),
+        "SYS" => Some(4),
+        text => integer(text).filter(|number| *number >= 0).map(|number| number.min(4) as u8),
+    }
+}
+
 impl Rdma {
     /// What the environment asks for.
     ///
@@ -164,6 +182,11 @@ impl Rdma {
                 (1, 128),
                 "a number from 1 to 128",
             )?,
+            no_dma_buffers: environment.integer("NCCL_DMABUF_ENABLE") == Some(0),
+            device_level: text("NCCL_NET_GDR_LEVEL")
+                .or_else(|| text("NCCL_IB_GDR_LEVEL"))
+                .and_then(|text| level(&text)),
+            no_device_reads: environment.integer("NCCL_NET_GDR_READ") == Some(0),
             relaxed_ordering: number(environment, "NCCL_IB_PCI_RELAXED_ORDERING", (0, 2), "0, 1 or 2")?,
         })
     }
@@ -257,6 +280,40 @@ mod tests {
             let error = error.to_string();
             assert!(error.contains(name) && error.contains(text) && error.contains("it must be"), "{error}");
         }
+    }
+
+    #[test]
+    fn ways_to_memory_of_devices_are_limited_as_in_nccl() {
+        let ways = |set: &[(&str, &str)]| {
+            let rdma = asked(set).expect("sound");
+            (rdma.no_dma_buffers, rdma.device_level, rdma.no_device_reads)
+        };
+        assert_eq!(ways(&[]), (false, None, false));
+        assert_eq!(ways(&[("NCCL_DMABUF_ENABLE", "0"), ("NCCL_NET_GDR_READ", "0")]), (true, None, true));
+        for text in ["1", "-2", "no"] {
+            let open = [("NCCL_DMABUF_ENABLE", text), ("NCCL_NET_GDR_READ", text)];
+            assert_eq!(ways(&open), (false, None, false), "{text}");
+        }
+        let levels = [
+            ("LOC", Some(0)),
+            ("PIX", Some(1)),
+            ("PXB", Some(2)),
+            ("PHB", Some(3)),
+            ("SYS", Some(4)),
+            ("NVL", Some(0)),
+            ("P2C", Some(2)),
+            ("0", Some(0)),
+            ("3", Some(3)),
+            ("9", Some(4)),
+            ("-1", None),
+            ("pix", None),
+            ("", None),
+        ];
+        for (text, expected) in levels {
+            assert_eq!(ways(&[("NCCL_NET_GDR_LEVEL", text)]).1, expected, "{text}");
+        }
+        assert_eq!(ways(&[("NCCL_IB_GDR_LEVEL", "PHB")]).1, Some(3), "the name of before NCCL 2.4");
+        assert_eq!(ways(&[("NCCL_IB_GDR_LEVEL", "PHB"), ("NCCL_NET_GDR_LEVEL", "PIX")]).1, Some(1));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //!
 //! Invariant: pure; ports of the same distance and speed keep their order but for the turn. Absent: which ports there are.
 
+use super::options::DeviceLevel;
 use super::sysfs::Placement;
 
 /// Where a rank is, and which of those that are as near it is.
@@ -61,6 +62,21 @@ impl Distance {
         let depth = |path: &str| path.split('/').count() - root - 1;
         let bridges = depth(gpu) + depth(other) - 2 * common;
         Some(if common > 0 { Distance::Switch { bridges } } else { Distance::Root })
+    }
+}
+
+impl Distance {
+    /// As NCCL counts it; none where it is not known.
+    pub(super) fn level(self) -> Option<DeviceLevel> {
+        /// Below one switch each has a port of it, and itself.
+        const ONE_SWITCH: usize = 4;
+        Some(match self {
+            Distance::Switch { bridges } if bridges <= ONE_SWITCH => DeviceLevel::Pix,
+            Distance::Switch { .. } => DeviceLevel::Pxb,
+            Distance::Root | Distance::Node => DeviceLevel::Phb,
+            Distance::Elsewhere => DeviceLevel::Sys,
+            Distance::Unknown => return None,
+        })
     }
 }
 

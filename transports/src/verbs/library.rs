@@ -18,6 +18,9 @@ const LIBRARY: &CStr = c"libibverbs.so.1";
 /// The version of the interface under which the functions are that have others under an older one.
 const VERSION: &CStr = c"IBVERBS_1.1";
 
+/// Variables of the library's that have it take registered memory away from children.
+const HIDING: [&str; 3] = ["RDMAV_FORK_SAFE", "IBV_FORK_SAFE", "RDMAV_USE_MADVISE"];
+
 /// Which functions are called, by the names of the library.
 macro_rules! functions {
     ($($(#[$about:meta])* $name:ident = $symbol:literal ($($argument:ty),*) $(-> $result:ty)?;)*) => {
@@ -104,8 +107,12 @@ pub(super) enum Forks {
 }
 
 impl Functions {
-    /// What a fork does, after [`prepare_for_forks`]. An older library does not say that the kernel copies; it takes memory away.
+    /// What a fork does. An older library does not say that the kernel copies; it takes memory away. So does a newer one where a variable
+    /// of its own asks for that, whatever it says.
     pub(super) fn forks(&self) -> Forks {
+        if HIDING.iter().any(|name| std::env::var_os(name).is_some()) {
+            return Forks::Hidden;
+        }
         // SAFETY: `verbs.h` declares it so, and it may be called at any time.
         match self.is_fork_initialized.map(|asks| unsafe { asks() }) {
             Some(FORK_UNNEEDED) => Forks::Copied,
@@ -115,8 +122,12 @@ impl Functions {
     }
 }
 
-/// Keeps memory of devices in place where the program forks, on kernels that do not by themselves; before anything is made.
-fn prepare_for_forks(library: Library) {
+/// Keeps memory of devices in place where the program forks, on kernels that do not by themselves; before anything is made. Elsewhere
+/// the library is not asked for it: up to rdma-core 44 at least it would take registered memory away from children all the same.
+fn prepare_for_forks(library: Library, functions: &Functions) {
+    if functions.forks() == Forks::Copied {
+        return;
+    }
     let Some(address) = find(library, c"ibv_fork_init") else { return };
     // SAFETY: `verbs.h` declares it so, and the library stays.
     let prepare = unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> c_int>(address) };
@@ -139,7 +150,7 @@ fn find(library: Library, symbol: &CStr) -> Option<*mut c_void> {
 fn of_library(name: &CStr) -> Result<Functions, String> {
     let library = Library::open(Some(name))?;
     let functions = Functions::of(library)?;
-    prepare_for_forks(library);
+    prepare_for_forks(library, &functions);
     Ok(functions)
 }
 

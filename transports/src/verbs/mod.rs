@@ -62,7 +62,7 @@ use meeting::Meeting;
 use memory::{Devices, Registrations};
 use message::{LANE_BYTES, LANES_MAX, PORTS_MAX, Place, QueuePlace};
 use one::{One, OneConnection};
-pub use options::{Addresses, MemoryUse, PortFilter, RdmaOptions, RelaxedOrdering, Travel};
+pub use options::{Addresses, DeviceLevel, MemoryUse, PortFilter, RdmaOptions, RelaxedOrdering, Travel};
 use port::{Domain, Port, Region, Written};
 use queue::Queue;
 pub use rated::RatedPort;
@@ -195,6 +195,7 @@ impl Transport for Verbs {
         shared.check_fork()?;
         shared.closed.tidy();
         shared.registrations.iter().for_each(Registrations::tidy);
+        shared.devices.tidy(&shared.registrations[0]);
         let room = (shared.lanes.len(), layout.mailbox_bytes);
         let own = mailboxes(&shared.domains, room, layout.node, Written::ByPeer)?;
         let queue = |(port, _): &(usize, bool)| Queue::new(&shared.domains[*port]);

@@ -30,6 +30,44 @@ pub struct RdmaOptions {
 pub struct MemoryUse {
     /// Whether what an adapter writes may pass on the bus what it wrote before.
     pub relaxed_ordering: RelaxedOrdering,
+    /// Whether memory of devices may be reached by DMA buffers.
+    pub dma_buffers: bool,
+    /// How far away a device may be whose memory is reached directly; any distance without it.
+    pub device_level: Option<DeviceLevel>,
+    /// Whether memory of devices is read directly, to be sent.
+    pub reads_devices: bool,
+}
+
+/// How far a device is from a port, as NCCL counts it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum DeviceLevel {
+    /// It is the same.
+    Loc,
+    /// One switch is between them.
+    Pix,
+    /// Several switches are.
+    Pxb,
+    /// They are in one memory node, at whichever ports of the processor.
+    Phb,
+    /// They are in different memory nodes.
+    Sys,
+}
+
+impl DeviceLevel {
+    /// All of them, by NCCL's old numbers.
+    pub const ALL: [DeviceLevel; 5] =
+        [DeviceLevel::Loc, DeviceLevel::Pix, DeviceLevel::Pxb, DeviceLevel::Phb, DeviceLevel::Sys];
+
+    /// NCCL's name for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DeviceLevel::Loc => "LOC",
+            DeviceLevel::Pix => "PIX",
+            DeviceLevel::Pxb => "PXB",
+            DeviceLevel::Phb => "PHB",
+            DeviceLevel::Sys => "SYS",
+        }
+    }
 }
 
 /// Whether what an adapter writes may pass on the bus what it wrote before.
@@ -45,7 +83,12 @@ pub enum RelaxedOrdering {
 
 impl Default for MemoryUse {
     fn default() -> Self {
-        MemoryUse { relaxed_ordering: RelaxedOrdering::WherePossible }
+        MemoryUse {
+            relaxed_ordering: RelaxedOrdering::WherePossible,
+            dma_buffers: true,
+            device_level: None,
+            reads_devices: true,
+        }
     }
 }
 

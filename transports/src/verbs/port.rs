@@ -42,6 +42,8 @@ pub(super) struct Port {
     pub(super) travel: Travel,
     /// How it uses memory.
     pub(super) memory: MemoryUse,
+    /// The PCI address of its rank's GPU, whose distance `standing` says.
+    pub(super) gpu: Option<String>,
     /// How near it is to its rank, how fast it is, and its adapter.
     pub(super) standing: Standing,
 }
@@ -190,7 +192,7 @@ impl Written {
         }
     }
 
-    /// Whether what the adapter writes there, or reads, may pass on the bus what went before: whoever looks there has seen the completion
+    /// Whether what the adapter writes there, or reads, may pass on the bus what went before: what looks there has seen the completion
     /// of a message behind it, and completions pass nothing. For memory of devices, which completions do not go to, the driver's word
     /// about the order of writes holds.
     fn may_be_relaxed(self) -> bool {

@@ -293,6 +293,7 @@ impl Search<'_> {
             reach,
             travel: self.options.travel,
             memory: self.options.memory,
+            gpu: self.near.device.clone(),
             standing,
         }))
     }

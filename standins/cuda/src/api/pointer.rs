@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::boundary::{In, Out, exports};
 use crate::code::{Answer, Code};
@@ -25,7 +26,8 @@ fn attribute(place: Out<u64>, number: u32, region: Option<&Region>, address: u64
         }),
         3 => word(if region.is_some() { address } else { 0 }),
         4 => word(if region.is_some() && !is_device { address } else { 0 }),
-        6 => flag(false),
+        // Relaxed: a flag that nothing else depends on.
+        6 => flag(region.is_some_and(|region| region.place.is_synchronous.load(Ordering::Relaxed))),
         7 => word(region.map_or(0, |region| region.id)),
         8 => flag(is_managed),
         9 => place.cast().put(region.map_or(-2i32, |region| region.device as i32)),
@@ -80,9 +82,14 @@ exports! {
 
     /// Sets whether copies wait, which they always do.
     fn cuPointerSetAttribute(value: In<u8>, number: u32, address: u64) {
-        value.get()?;
-        find(address)?.ok_or(Code::INVALID_VALUE)?;
-        if number == 6 { Ok(()) } else { Err(Code::INVALID_VALUE) }
+        let value = value.get()?;
+        let region = find(address)?.ok_or(Code::INVALID_VALUE)?;
+        if number != 6 {
+            return Err(Code::INVALID_VALUE);
+        }
+        // Relaxed: as above.
+        region.place.is_synchronous.store(value != 0, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Where the allocation begins and how long it is.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::mapping::Mapping;
@@ -61,13 +62,20 @@ pub(crate) struct Place {
     /// Addresses without bytes; none for memory of the host and for mappings into a reservation.
     _reserved: Option<Mapping>,
     pub(crate) bytes: Bytes,
+    /// Whether copies were asked to wait, which they always do.
+    pub(crate) is_synchronous: AtomicBool,
     /// A copy for each device that is said to reach the region but does not.
     copies: Mutex<BTreeMap<u32, Mapping>>,
 }
 
 impl Place {
     pub(crate) fn new(reserved: Option<Mapping>, bytes: Bytes) -> Arc<Self> {
-        Arc::new(Place { _reserved: reserved, bytes, copies: Mutex::default() })
+        Arc::new(Place {
+            _reserved: reserved,
+            bytes,
+            is_synchronous: AtomicBool::new(false),
+            copies: Mutex::default(),
+        })
     }
 }
 

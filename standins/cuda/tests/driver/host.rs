@@ -236,6 +236,12 @@ fn the_driver_knows_whose_memory_it_is() {
         assert_eq!([ask(2, device + 99), ask(2, host), ask(2, managed)], [(0, 2), (0, 1), (0, 2)]);
         assert_eq!([ask(8, device).1, ask(8, managed).1], [0, 1]);
         assert_eq!(ask(1, device), (0, context));
+        assert_eq!(ask(6, device), (0, 0), "copies were not asked to wait");
+        ok!(cuPointerSetAttribute([1u32].as_ptr() => *const u32, 6 => u32, device + 50 => u64));
+        assert_eq!([ask(6, device).1, ask(6, host).1], [1, 0]);
+        let unknown =
+            cu!(cuPointerSetAttribute([1u32].as_ptr() => *const u32, 6 => u32, device + 100 => u64));
+        assert_eq!(unknown, INVALID_VALUE);
         assert_eq!(ask(2, device + 100).0, INVALID_VALUE);
         let page = vec![0u8; 8192];
         let own = page.as_ptr() as u64;

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::ops::Range;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use super::super::port::Written;
@@ -30,6 +30,9 @@ pub(super) enum Owner {
 /// Who it is of, and who may write there.
 pub(super) type Of = (Owner, Written);
 
+/// Where the entries of devices begin: behind all others.
+const DEVICES: (Of, usize) = ((Owner::Device(0), Written::ByPeer), 0);
+
 /// What the cache may hold.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
@@ -44,11 +47,17 @@ pub(super) struct Cache<R> {
     bytes: usize,
     /// Uses so far.
     clock: u64,
+    /// Entries that were ever made.
+    made: u64,
+    /// Which entry of a device was looked at last.
+    swept: (Of, usize),
 }
 
 struct Entry<R> {
     bytes: usize,
     used: u64,
+    /// An address that surely is in its allocation; it begins with a page, which others may share.
+    inside: usize,
     /// None where it could not be registered.
     registered: Option<Arc<R>>,
 }
@@ -72,7 +81,7 @@ pub(super) fn pages(range: &Range<usize>) -> Range<usize> {
 
 impl<R> Cache<R> {
     pub(super) fn new(limits: Limits) -> Self {
-        Cache { limits, entries: BTreeMap::new(), bytes: 0, clock: 0 }
+        Cache { limits, entries: BTreeMap::new(), bytes: 0, clock: 0, made: 0, swept: DEVICES }
     }
 
     /// The registration of `asked`, which lies in the allocation `whole`: that is registered as a whole where it fits, or else the pages of
@@ -110,7 +119,9 @@ impl<R> Cache<R> {
                 }
             }
         };
-        let entry = Entry { bytes: range.len(), used: self.clock, registered: registered.clone() };
+        let (bytes, inside) = (range.len(), asked.start);
+        let entry = Entry { bytes, used: self.clock, inside, registered: registered.clone() };
+        self.made += 1;
         self.bytes += entry.locked_bytes();
         self.entries.insert(key, entry);
         registered
@@ -169,6 +180,29 @@ impl<R> Cache<R> {
         let of_it = |by| self.entries.range(((gone, by), 0)..=((gone, by), usize::MAX)).map(|(key, _)| *key);
         let keys: Vec<_> = Written::ALL.into_iter().flat_map(of_it).collect();
         self.give_back(keys)
+    }
+
+    /// Entries that were ever made.
+    pub(super) fn made(&self) -> u64 {
+        self.made
+    }
+
+    /// Looks at up to `most` entries of devices, each in its turn, and gives back those whose allocation is there no longer.
+    pub(super) fn sweep(&mut self, most: usize, is_there: impl Fn(u64, usize) -> bool) {
+        let behind = self.entries.range((Bound::Excluded(self.swept), Bound::Unbounded));
+        let around = self.entries.range(DEVICES..=self.swept);
+        let mut gone = Vec::new();
+        let mut last = self.swept;
+        for (key, entry) in behind.chain(around).take(most) {
+            last = *key;
+            if let ((Owner::Device(id), _), _) = key
+                && !is_there(*id, entry.inside)
+            {
+                gone.push(*key);
+            }
+        }
+        self.swept = last;
+        self.give_back(gone);
     }
 
     /// Gives back those of these that are not in use. Whether all are gone.
@@ -305,6 +339,41 @@ mod tests {
             assert!(refused.is_none());
         }
         assert_eq!((tries, device.counts().0), (2, 2));
+    }
+
+    #[test]
+    fn entries_of_devices_are_looked_at_in_turn_and_what_is_gone_is_given_back() {
+        let (device, mut cache) = (Device::default(), Cache::new(Limits { entries: 100, bytes: 1 << 30 }));
+        let place = |id: u64| (id as usize) << 20;
+        let make = |cache: &mut Cache<Registered>, owner| {
+            let (Owner::Host(id) | Owner::User(id) | Owner::Device(id)) = owner;
+            let (asked, whole) = (place(id) + 512..place(id) + 600, place(id)..place(id) + 4096);
+            cache.registered((owner, Written::Here), &asked, &whole, |range| device.register(range))
+        };
+        make(&mut cache, Owner::Host(3));
+        make(&mut cache, Owner::User(4));
+        let used = make(&mut cache, Owner::Device(2));
+        (1..=10).for_each(|id| drop(make(&mut cache, Owner::Device(id))));
+        assert_eq!(cache.made(), 12);
+        let asked = std::cell::RefCell::new(Vec::new());
+        let sweep = |cache: &mut Cache<Registered>, gone: &[u64]| {
+            cache.sweep(4, |id, address| {
+                assert_eq!(address, place(id) + 512);
+                asked.borrow_mut().push(id);
+                !gone.contains(&id)
+            });
+        };
+        (0..3).for_each(|_| sweep(&mut cache, &[]));
+        assert_eq!(asked.take(), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2]);
+        sweep(&mut cache, &[1, 2, 3, 4]);
+        assert_eq!((asked.take(), cache.held().0), (vec![3, 4, 5, 6], 10));
+        (0..2).for_each(|_| sweep(&mut cache, &[1, 2, 7, 8, 9, 10]));
+        assert_eq!((asked.take(), cache.held().0), (vec![7, 8, 9, 10, 1, 2, 5, 6], 5), "2 is in use");
+        drop(used);
+        sweep(&mut cache, &[2, 5, 6]);
+        assert_eq!((asked.take(), cache.held().0), (vec![2, 5, 6], 2), "each once");
+        sweep(&mut cache, &[]);
+        assert!(asked.take().is_empty());
     }
 
     #[test]

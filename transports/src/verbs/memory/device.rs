@@ -12,9 +12,10 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use consort_cuda::{Context, CudaError, DeviceSpan, DirectAccess};
+use consort_cuda::{Context, CudaError, DeviceSpan, DirectAccess, Driver};
 
-use super::super::port::{Domain, Registration, Written};
+use super::super::options::DeviceLevel;
+use super::super::port::{Domain, Port, Registration, Written};
 use super::super::{NAME, lock};
 use super::Registrations;
 use super::cache::pages;
@@ -69,6 +70,13 @@ impl Devices {
         Ok(path)
     }
 
+    /// Gives back some of what is of memory that was freed, and not in use.
+    pub(in super::super) fn tidy(&self, kept: &Registrations) {
+        if let Some(path) = lock(&self.paths).first() {
+            kept.sweep(|id, address| is_there(path.context.driver(), id, address));
+        }
+    }
+
     /// Pretends that a device says this of itself.
     #[cfg(test)]
     pub(in super::super) fn pretend(&self, context: &Context, access: DirectAccess) {
@@ -93,7 +101,11 @@ impl DevicePath {
         module: Option<&'static str>,
     ) -> Self {
         let mut state = State { way: DeviceWay::DmaBuf, why: Vec::new(), has_said: false };
-        if !access.dma_buf {
+        if let Some(far) = too_far(&domain.port, context) {
+            state.stage(far);
+        } else if !domain.port.memory.dma_buffers {
+            state.fall(Indirect::BuffersForbidden);
+        } else if !access.dma_buf {
             state.fall(Indirect::NoBuffers);
         } else if domain.port.functions.reg_dmabuf_mr.is_none() {
             state.fall(Indirect::OldLibrary);
@@ -106,7 +118,12 @@ impl DevicePath {
             state: Mutex::new(state),
             flush: OnceLock::new(),
         };
-        path.settle_on_peer_memory(&mut lock(&path.state));
+        let mut state = lock(&path.state);
+        path.settle_on_peer_memory(&mut state);
+        if state.way != DeviceWay::Staged && !path.reads() {
+            state.why.push(Indirect::ReadsForbidden);
+        }
+        drop(state);
         path
     }
 
@@ -126,7 +143,12 @@ impl DevicePath {
         !self.access.is_ordered && !self.access.flushes
     }
 
-    fn reads(&self) -> &Result<Flush, String> {
+    /// Whether the adapter may read memory of the device where it is.
+    fn reads(&self) -> bool {
+        self.domain.port.memory.reads_devices
+    }
+
+    fn flushing_reads(&self) -> &Result<Flush, String> {
         self.flush.get_or_init(|| Flush::new(&self.domain).map_err(|error| error.to_string()))
     }
 
@@ -142,7 +164,7 @@ impl DevicePath {
         memory: DeviceSpan,
     ) -> Result<Option<Arc<Registration>>, TransportError> {
         if self.needs_reads()
-            && let Err(why) = self.reads()
+            && let Err(why) = self.flushing_reads()
         {
             let mut state = lock(&self.state);
             let why = Indirect::NoFlush { why: why.clone() };
@@ -164,7 +186,8 @@ impl DevicePath {
         by: Written,
     ) -> Result<Option<Arc<Registration>>, TransportError> {
         let (driver, start) = (self.context.driver(), memory.address());
-        if lock(&self.state).way == DeviceWay::Staged {
+        let is_forbidden = by == Written::Here && !self.reads();
+        if is_forbidden || lock(&self.state).way == DeviceWay::Staged {
             self.say(&mut lock(&self.state));
             return Ok(None);
         }
@@ -173,7 +196,9 @@ impl DevicePath {
         let (base, bytes) = driver.address_range(start).map_err(refused(what))?;
         let whole = pages(&(base as usize..(base + bytes) as usize));
         let asked = start as usize..start as usize + memory.len();
-        let found = kept.of_device(id, by, &asked, &whole, |range| self.register(&range, by));
+        let is_there = |id, address| is_there(driver, id, address);
+        let found =
+            kept.of_device((id, by), (&asked, &whole), is_there, |range| self.register(&range, start, by));
         self.say(&mut lock(&self.state));
         Ok(found)
     }
@@ -183,8 +208,12 @@ impl DevicePath {
         lock(&self.state).way
     }
 
-    fn register(&self, range: &Range<usize>, by: Written) -> io::Result<Registration> {
+    /// Registers whole pages, of the allocation that an address is in.
+    fn register(&self, range: &Range<usize>, inside: u64, by: Written) -> io::Result<Registration> {
         let mut state = lock(&self.state);
+        if let Err(error) = self.context.synchronize_copies(inside) {
+            state.stage(Indirect::NotSynchronous { why: error.to_string() });
+        }
         loop {
             let registered = match state.way {
                 DeviceWay::DmaBuf => self.by_buffer(range, by),
@@ -232,7 +261,7 @@ impl DevicePath {
         if self.access.is_ordered {
             return Ok(());
         }
-        if let (true, Ok(reads)) = (self.needs_reads(), self.reads()) {
+        if let (true, Ok(reads)) = (self.needs_reads(), self.flushing_reads()) {
             return reads.behind(address, key);
         }
         self.context.flush_direct_writes().map_err(refused("what the adapter has written to the GPU"))
@@ -269,4 +298,29 @@ impl State {
         self.why.push(why);
         self.has_said = false;
     }
+
+    /// To pinned memory at once.
+    fn stage(&mut self, why: Indirect) {
+        self.way = DeviceWay::Staged;
+        self.why.push(why);
+        self.has_said = false;
+    }
+}
+
+/// Whether a device is farther away than memory is reached directly, as far as that is known.
+fn too_far(port: &Port, context: &Context) -> Option<Indirect> {
+    let level = port.memory.device_level?;
+    let is_ranks = port.gpu.as_ref().is_some_and(|gpu| gpu.eq_ignore_ascii_case(&context.device().pci));
+    let distance = if is_ranks { port.standing.distance.level() } else { None };
+    let is_too_far = match distance {
+        Some(distance) => distance > level,
+        None => level == DeviceLevel::Loc,
+    };
+    let distance = distance.map(DeviceLevel::name);
+    is_too_far.then(|| Indirect::TooFar { level: level.name(), distance })
+}
+
+/// Whether an address is still in the allocation of this number.
+fn is_there(driver: &Driver, id: u64, address: usize) -> bool {
+    driver.buffer_id(address as u64).is_ok_and(|now| now == id)
 }

@@ -41,6 +41,9 @@ pub(super) const LENT_BYTES_MIN: usize = 1024;
 /// Registrations of a transport, at most: the table of keys of an adapter has room for many times as many.
 const ENTRIES_MAX: usize = 1024;
 
+/// Registrations of devices' memory that are looked at when another is made, or an endpoint is: each is one question to the driver.
+const SWEPT: usize = 16;
+
 /// The memory of programs that one protection domain knows.
 pub(super) struct Registrations {
     domain: Arc<Domain>,
@@ -114,16 +117,27 @@ impl Registrations {
         Some((Owner::User(buffer.key()), pages(&range)))
     }
 
-    /// How it reaches memory of a device, by its buffer id; none where it does not.
+    /// How it reaches memory of a device, by its buffer id; none where it does not. Where that is registered anew, some of what is of memory
+    /// that was freed is given back.
     fn of_device(
         &self,
-        id: u64,
-        by: Written,
-        asked: &Range<usize>,
-        whole: &Range<usize>,
+        (id, by): (u64, Written),
+        (asked, whole): (&Range<usize>, &Range<usize>),
+        is_there: impl Fn(u64, usize) -> bool,
         register: impl FnMut(Range<usize>) -> io::Result<Registration>,
     ) -> Option<Arc<Registration>> {
-        lock(&self.kept.0).cache.registered((Owner::Device(id), by), asked, whole, register)
+        let cache = &mut lock(&self.kept.0).cache;
+        let before = cache.made();
+        let found = cache.registered((Owner::Device(id), by), asked, whole, register);
+        if cache.made() != before {
+            cache.sweep(SWEPT, is_there);
+        }
+        found
+    }
+
+    /// Gives back some of what is of devices' memory that was freed, and is not in use.
+    fn sweep(&self, is_there: impl Fn(u64, usize) -> bool) {
+        lock(&self.kept.0).cache.sweep(SWEPT, is_there);
     }
 
     /// Gives back what is of memory that was freed, and is not being read.
@@ -152,7 +166,7 @@ fn is_there(of: Owner, address: usize) -> bool {
     match of {
         Owner::Host(key) => areas::find(address, 1).is_some_and(|area| area.key() == key),
         Owner::User(key) => user_buffers::is_registered(key),
-        // Nothing says that memory of devices was freed; its id is asked for at each use.
+        // Nothing says that memory of devices was freed: its id is asked for at each use, and at times.
         Owner::Device(_) => true,
     }
 }

@@ -1,6 +1,6 @@
 //! Memory of the stand-in's devices, by each way of the stand-in's adapters.
 
-use std::ffi::CString;
+use std::ffi::{CString, c_int, c_uint, c_void};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
@@ -12,8 +12,11 @@ use consort_testing::machines::Tree;
 use super::super::library::Functions;
 use super::super::standin::{Adapter, AdapterPort, join, refuse_buffers, refuse_loops, set};
 use super::*;
+use crate::DeviceLevel;
 use crate::device::{DeviceDestination, DeviceTarget, DeviceWay};
 
+/// The PCI address of the stand-in's first device.
+const GPU: &str = "0000:10:00.0";
 /// More than both halves of pinned memory, and no whole pages.
 const BYTES: usize = (3 << 20) + 4321;
 
@@ -47,10 +50,20 @@ struct Machine {
     has_module: bool,
     maps: bool,
     loops: bool,
+    /// What is set, and whether the machine says how far away the GPU is: below another switch than the adapter.
+    memory: MemoryUse,
+    is_placed: bool,
     /// How it is written from, and into.
     ways: [DeviceWay; 2],
     says: &'static [&'static str],
 }
+
+const UNSET: MemoryUse = MemoryUse {
+    relaxed_ordering: crate::RelaxedOrdering::WherePossible,
+    dma_buffers: true,
+    device_level: None,
+    reads_devices: true,
+};
 
 const ALL: Machine = Machine {
     name: "all",
@@ -60,11 +73,13 @@ const ALL: Machine = Machine {
     has_module: true,
     maps: true,
     loops: true,
+    memory: UNSET,
+    is_placed: false,
     ways: [DeviceWay::DmaBuf; 2],
     says: &["port 1 of mlx5_0", "GPU 0000:10:00.0", "by DMA buffers, with a flush"],
 };
 
-const MACHINES: [Machine; 9] = [
+const MACHINES: [Machine; 15] = [
     ALL,
     Machine {
         name: "ordered",
@@ -131,6 +146,45 @@ const MACHINES: [Machine; 9] = [
         says: &["by DMA buffers, outwards alone", "nothing is written to it directly", "Invalid argument"],
         ..ALL
     },
+    Machine {
+        name: "buffers-forbidden",
+        memory: MemoryUse { dma_buffers: false, ..UNSET },
+        ways: [DeviceWay::PeerMemory; 2],
+        says: &["by peer memory", "no DMA buffers, as NCCL_DMABUF_ENABLE is 0"],
+        ..ALL
+    },
+    Machine {
+        name: "reads-forbidden",
+        memory: MemoryUse { reads_devices: false, ..UNSET },
+        ways: [DeviceWay::Staged, DeviceWay::DmaBuf],
+        says: &[
+            "by DMA buffers",
+            "what is sent goes through pinned memory of the host, as NCCL_NET_GDR_READ is 0",
+        ],
+        ..ALL
+    },
+    Machine {
+        name: "too-far",
+        memory: MemoryUse { device_level: Some(DeviceLevel::Pix), ..UNSET },
+        is_placed: true,
+        ways: [DeviceWay::Staged; 2],
+        says: &["through pinned memory", "NCCL_NET_GDR_LEVEL is PIX and the way between them is PXB"],
+        ..ALL
+    },
+    Machine {
+        name: "near-enough",
+        memory: MemoryUse { device_level: Some(DeviceLevel::Pxb), ..UNSET },
+        is_placed: true,
+        ..ALL
+    },
+    Machine { name: "anywhere", memory: MemoryUse { device_level: Some(DeviceLevel::Pix), ..UNSET }, ..ALL },
+    Machine {
+        name: "nowhere",
+        memory: MemoryUse { device_level: Some(DeviceLevel::Loc), ..UNSET },
+        ways: [DeviceWay::Staged; 2],
+        says: &["through pinned memory", "NCCL_NET_GDR_LEVEL is LOC and allows no way at all"],
+        ..ALL
+    },
 ];
 
 /// A transport on a machine.
@@ -143,9 +197,27 @@ fn on(machine: &Machine) -> Verbs {
             "nvidia_peermem 16384 0 - Live 0x0000000000000000\nib_core 1 0 - Live 0x0\n",
         );
     }
+    if machine.is_placed {
+        // One switch of two levels is above both.
+        let root = "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0";
+        let places = [
+            (
+                "sys/bus/pci/devices/0000:10:00.0",
+                format!("{root}/0000:02:00.0/0000:03:00.0/0000:04:00.0/{GPU}"),
+            ),
+            ("sys/class/infiniband/mlx5_0/device", format!("{root}/0000:02:01.0/0000:11:00.0")),
+        ];
+        for (name, place) in places {
+            tree.put(format!("{place}/vendor"), "0x10de");
+            let up = "../".repeat(name.split('/').count() - 1);
+            tree.link(name, format!("{up}{place}"));
+        }
+    }
     let written =
         ports::Written::new(&format!("gpu-{}-{:?}", machine.name, std::thread::current().id()), &tree);
-    let (functions, near, options) = ((machine.functions)(), &Near::default(), &RdmaOptions::default());
+    let options = &RdmaOptions { memory: machine.memory, ..RdmaOptions::default() };
+    let near = &Near { device: machine.is_placed.then(|| GPU.to_owned()), ..Near::default() };
+    let functions = (machine.functions)();
     let sysfs = &written.sysfs(None);
     let ports = Search { functions, sysfs, options, near }.ports().expect("ports");
     let verbs = Verbs::over(&ports, 1, 1, sysfs.peer_memory_module()).expect("a transport");
@@ -201,6 +273,25 @@ fn filled(bytes: &[u8]) -> DeviceMemory {
     memory
 }
 
+/// Whether the driver was asked to have its copies of an allocation end before they return.
+fn are_copies_synchronous(address: u64) -> bool {
+    type Ask = unsafe extern "C" fn(*mut c_void, c_uint, u64) -> c_int;
+    const SYNC_MEMOPS: c_uint = 6;
+    let program = std::env::current_exe().expect("this program");
+    let name = CString::new(program.with_file_name("libcuda.so").as_os_str().as_bytes()).expect("a name");
+    // SAFETY: the library that is loaded already.
+    let ask = unsafe {
+        libc::dlsym(libc::dlopen(name.as_ptr(), libc::RTLD_NOW), c"cuPointerGetAttribute".as_ptr())
+    };
+    assert!(!ask.is_null());
+    // SAFETY: the driver's interface has a function of this type under that name.
+    let ask = unsafe { std::mem::transmute::<*mut c_void, Ask>(ask) };
+    let mut flag = 0u64;
+    // SAFETY: the place is as wide as any attribute.
+    assert_eq!(unsafe { ask((&raw mut flag).cast(), SYNC_MEMOPS, address) }, 0);
+    flag != 0
+}
+
 fn contents(memory: &DeviceMemory) -> Vec<u8> {
     let mut bytes = vec![0; memory.bytes()];
     memory.copy_to_host(0, &mut bytes).expect("a copy");
@@ -242,6 +333,7 @@ fn memory_of_devices_is_written_from_and_into_by_the_best_way_that_the_machine_o
         SpanMut::of(&mut read).copy_from(sides[1].mailbox().read());
         assert!(read == data, "{}: into the mailbox", machine.name);
         let registered = near.shared.registrations[0].held().1;
+        assert!(registered == 0 || are_copies_synchronous(source.address()), "{}", machine.name);
         assert_eq!(registered > 0, machine.ways[0] != DeviceWay::Staged, "{}", machine.name);
         assert_eq!(exposed.way(), machine.ways[1], "{}", machine.name);
         let link = sides[0].device_link().expect("it carries memory of devices");
@@ -263,5 +355,13 @@ fn memory_of_a_device_that_comes_and_goes_is_never_taken_for_what_was_there() {
         let mut read = vec![0; data.len()];
         SpanMut::of(&mut read).copy_from(sides[1].mailbox().slice(0, data.len()).read());
         assert!(read == data, "round {value}");
+        assert_eq!(
+            near.shared.registrations[0].held().0,
+            1,
+            "what was freed is given back when another is made"
+        );
     }
+    // The last is given back when an endpoint is made.
+    near.endpoint(Layout::new(4096)).expect("an endpoint");
+    assert_eq!(near.shared.registrations[0].held(), (0, 0));
 }

@@ -6,7 +6,10 @@ use super::*;
 use crate::RelaxedOrdering::{self, Asked, Never, WherePossible};
 
 fn transport(functions: library::Functions, relaxed_ordering: RelaxedOrdering) -> Verbs {
-    let options = &RdmaOptions { memory: MemoryUse { relaxed_ordering }, ..RdmaOptions::default() };
+    let options = &RdmaOptions {
+        memory: MemoryUse { relaxed_ordering, ..MemoryUse::default() },
+        ..RdmaOptions::default()
+    };
     let (near, sysfs) = (&Near::default(), &nothing());
     let ports = Search { functions, sysfs, options, near }.ports().expect("ports");
     Verbs::over(&ports, 1, 1, None).expect("a transport")
