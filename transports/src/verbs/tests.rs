@@ -208,7 +208,6 @@ fn a_caller_whose_peer_was_there_first_greets_once_and_is_woken_by_the_answer() 
         assert!(callee.poll().expect("it goes on").is_pending(), "the caller has not heard it");
         is_woken(&mut fds).then_some(())
     });
-    drop(fds);
     let (mut one, mut other) = (None, None);
     crate::conformance::eventually("they meet", || {
         for (connecting, end) in [(&mut caller, &mut one), (&mut callee, &mut other)] {
