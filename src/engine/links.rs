@@ -29,6 +29,7 @@ use consort_control::membership::group::Group;
 use consort_control::membership::wire::Message;
 use consort_control::report::evidence::Want;
 use consort_types::error::{Error, Result};
+pub(crate) use mailbox::wrong_mailbox;
 use mailbox::{Mailbox, pool};
 
 /// A peer and the channel to it.
@@ -96,6 +97,8 @@ pub struct Links {
 struct DataLink {
     key: Key,
     mailbox: Mailbox,
+    /// This side's address, where the peer is to know it only when this side has begun to connect.
+    withheld: Option<Address>,
     state: LinkState,
 }
 
@@ -172,7 +175,8 @@ impl Links {
         for (number, (key, connection)) in all.into_iter().enumerate() {
             links.index.insert(key, number);
             let mailbox = Mailbox::Pool(crate::planner::Slots { count: 4, bytes: 512 });
-            links.table.push(DataLink { key, mailbox, state: LinkState::Up(Up::new(connection, mailbox)) });
+            let state = LinkState::Up(Up::new(connection, mailbox));
+            links.table.push(DataLink { key, mailbox, withheld: None, state });
         }
         links
     }
@@ -239,14 +243,15 @@ impl Links {
             // As the control link was made, which has come through.
             let calls = group.members[key.0 as usize] < group.member.rank;
             let mailbox = Mailbox::of(*key, group, &*self.routes);
-            let layout = Layout::new(mailbox.bytes()).on(group.member.node()).calling(calls);
+            let in_turn = transport.gains_by_turns();
+            let layout = Layout::new(mailbox.bytes()).on(group.member.node()).calling(calls).in_turn(in_turn);
             let endpoint =
                 transport.endpoint(layout).map_err(|error| link_error(group.rank, key.0, error))?;
-            let address = endpoint.address().clone();
-            group.send(key.0, Message::Address { channel: key.1, address });
+            let said = Some(endpoint.address().clone());
+            let withheld = if in_turn && !calls { said } else { say(group, *key, said) };
             self.index.insert(*key, self.table.len());
             numbers.push(self.table.len());
-            self.table.push(DataLink { key: *key, mailbox, state: LinkState::Waiting(endpoint) });
+            self.table.push(DataLink { key: *key, mailbox, withheld, state: LinkState::Waiting(endpoint) });
         }
         Ok(numbers)
     }
@@ -261,7 +266,12 @@ impl Links {
     }
 
     /// Begins to connect to a peer's half, once.
-    pub(crate) fn connect(&mut self, number: usize, address: &Address) -> std::result::Result<(), Broken> {
+    pub(crate) fn connect(
+        &mut self,
+        number: usize,
+        address: &Address,
+        group: &Group,
+    ) -> std::result::Result<(), Broken> {
         let link = &mut self.table[number];
         link.state = match std::mem::replace(&mut link.state, LinkState::Gone) {
             LinkState::Waiting(endpoint) => {
@@ -270,6 +280,7 @@ impl Links {
             }
             state => state,
         };
+        link.withheld = say(group, link.key, link.withheld.take());
         Ok(())
     }
 
@@ -285,7 +296,7 @@ impl Links {
             if let LinkState::Waiting(_) = self.table[*number].state
                 && let Some(address) = group.take_address(rank, channel)
             {
-                self.connect(*number, &address)?;
+                self.connect(*number, &address, group)?;
             }
             let polled = match &mut self.table[*number].state {
                 LinkState::Up(_) => continue,
@@ -581,10 +592,12 @@ impl Links {
     }
 }
 
-/// A peer whose mailbox has not the size or the parts that both have agreed.
-pub(crate) fn wrong_mailbox(peer: Rank, connection: &dyn Connection) -> Broken {
-    let (transport, what) = (connection.transport(), "its mailbox has another size than agreed");
-    Broken { peer, error: TransportError::Protocol { transport, what } }
+/// Sends a link's address to the peer; nothing is withheld any more.
+fn say(group: &Group, (rank, channel): Key, address: Option<Address>) -> Option<Address> {
+    if let Some(address) = address {
+        group.send(rank, Message::Address { channel, address });
+    }
+    None
 }
 
 /// The counter's kind in a transport's words.

@@ -27,6 +27,12 @@ pub trait Transport: Send + Sync {
     /// [`TransportError::OutOfMemory`] with the bytes that were needed, or the system's error.
     fn endpoint(&self, layout: Layout) -> Result<Box<dyn Endpoint>, TransportError>;
 
+    /// Whether connections come up sooner where the side that is called knows the other's address first, and connects, before
+    /// its own address goes out: [`Layout::in_turn`].
+    fn gains_by_turns(&self) -> bool {
+        false
+    }
+
     /// What answers peers that are connecting, where they call.
     fn service(&self) -> Option<Arc<dyn Service>> {
         None
@@ -58,12 +64,14 @@ pub struct Layout {
     /// Whether this side calls the other, where one of them must; the other side says the opposite. Where neither says,
     /// the endpoints settle it among themselves.
     pub calls: Option<bool>,
+    /// Whether the side that is called begins to connect before its address goes to the other, so that a caller finds it there.
+    pub is_in_turn: bool,
 }
 
 impl Layout {
     /// Mailboxes of `mailbox_bytes` bytes, wherever the kernel puts them.
     pub const fn new(mailbox_bytes: usize) -> Self {
-        Layout { mailbox_bytes, node: None, calls: None }
+        Layout { mailbox_bytes, node: None, calls: None, is_in_turn: false }
     }
 
     /// The same on a memory node.
@@ -76,6 +84,12 @@ impl Layout {
     #[must_use]
     pub const fn calling(self, calls: bool) -> Self {
         Layout { calls: Some(calls), ..self }
+    }
+
+    /// The same, and the side that is called begins to connect before its address goes to the other; or not.
+    #[must_use]
+    pub const fn in_turn(self, is_in_turn: bool) -> Self {
+        Layout { is_in_turn, ..self }
     }
 }
 

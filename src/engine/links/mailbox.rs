@@ -2,11 +2,13 @@
 
 use consort_memory::pool::Ends;
 use consort_memory::{Pool, Row};
-use consort_transports::{Connection, CounterKind};
+use consort_transports::{Connection, CounterKind, TransportError};
 
 use super::Key;
+use crate::Rank;
 use crate::eager;
 use crate::engine::packets::{self, letters};
+use crate::engine::real_io::Broken;
 use crate::engine::routes::Routes;
 use crate::planner::Slots;
 use consort_control::membership::group::Group;
@@ -52,4 +54,10 @@ pub(super) fn pool(connection: &dyn Connection, mailbox: Mailbox) -> Option<Pool
     };
     let (ready, credit) = (ends(CounterKind::Ready)?, ends(CounterKind::Credit)?);
     Some(Pool::new(ready, credit, connection.rows(0, count, bytes)?, SLOTS.into()))
+}
+
+/// A peer whose mailbox has not the size or the parts that both have agreed.
+pub(crate) fn wrong_mailbox(peer: Rank, connection: &dyn Connection) -> Broken {
+    let (transport, what) = (connection.transport(), "its mailbox has another size than agreed");
+    Broken { peer, error: TransportError::Protocol { transport, what } }
 }

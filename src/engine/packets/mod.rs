@@ -210,7 +210,7 @@ impl Meeting {
         }
         for number in &self.links {
             if let Some(address) = &self.said[links.peer(*number) as usize] {
-                links.connect(*number, address)?;
+                links.connect(*number, address, group)?;
             }
         }
         if links.poll_up(&self.links, group)?.is_pending() {

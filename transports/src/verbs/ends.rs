@@ -41,14 +41,17 @@ pub(super) struct Ends {
     pub(super) calls: bool,
     /// Whether the connection has no other queue pair.
     pub(super) is_alone: bool,
+    /// Whether the side that is called is there before the other knows its address.
+    pub(super) is_in_turn: bool,
 }
 
 impl Ends {
-    /// Those of two endpoints' queue pairs of these numbers; this side `calls` or is called, and there are others or not.
+    /// Those of two endpoints' queue pairs of these numbers; this side `calls` or is called, there are others or not, and the two begin
+    /// in turn or not.
     pub(super) fn of(
         [here, there]: [&Place; 2],
         [own, other]: [usize; 2],
-        (calls, is_alone): (bool, bool),
+        [calls, is_alone, is_in_turn]: [bool; 3],
     ) -> Self {
         let peer = there.queues[other];
         let (reach, key) = there.ports[peer.port];
@@ -63,6 +66,7 @@ impl Ends {
             nonces: [here.nonce, there.nonce],
             calls,
             is_alone,
+            is_in_turn,
         }
     }
 }

@@ -46,15 +46,22 @@ pub(super) struct Meeting {
 }
 
 impl Meeting {
-    /// Of a peer that has heard this side's address by now, or does soon.
-    pub(super) fn new() -> Self {
-        let greet = Greet::First(Instant::now() + GREET_AFTER);
-        Meeting { greet, pause: GREET_FIRST, has_answered: false }
+    /// Of a peer that is there where it has been called (`is_in_turn`), or else has heard this side's address by now, or does soon.
+    pub(super) fn new(is_in_turn: bool) -> Self {
+        // Where the peer is there and is slow, only the device need repeat a hello.
+        let (after, pause) =
+            if is_in_turn { (Duration::ZERO, GREET_LAST) } else { (GREET_AFTER, GREET_FIRST) };
+        Meeting { greet: Greet::First(Instant::now() + after), pause, has_answered: false }
     }
 
     /// Whether its queue pair was stopped, so that what it says is said in [`Meeting::go_on`] alone.
     pub(super) fn is_stopped(&self) -> bool {
         matches!(self.greet, Greet::Stopped(_))
+    }
+
+    /// Whether it has greeted, and what the peer says is next for far longer than a sleep.
+    pub(super) fn is_listening(&self) -> bool {
+        matches!(self.greet, Greet::At(_))
     }
 
     /// Goes on with what a look at the line has brought. Whether the two have met.

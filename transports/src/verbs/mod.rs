@@ -215,8 +215,12 @@ impl Transport for Verbs {
                 .collect(),
         };
         let address = Address { transport: NAME.into(), bytes: place.encode() };
-        let (shared, calls) = (Arc::clone(shared), layout.calls);
-        Ok(Box::new(VerbsEndpoint { shared, address, place, calls, queues, own }))
+        let shared = Arc::clone(shared);
+        Ok(Box::new(VerbsEndpoint { shared, address, place, layout, queues, own }))
+    }
+
+    fn gains_by_turns(&self) -> bool {
+        true
     }
 
     fn service(&self) -> Option<Arc<dyn Service>> {
@@ -238,7 +242,7 @@ struct VerbsEndpoint {
     shared: Arc<Shared>,
     address: Address,
     place: Place,
-    calls: Option<bool>,
+    layout: Layout,
     /// Before the memory that they write.
     queues: Vec<Queue>,
     own: Arc<Region>,
@@ -257,8 +261,8 @@ impl Endpoint for VerbsEndpoint {
         if peer.nonce == self.place.nonce {
             return Err(bad("it is this endpoint's own"));
         }
-        let Self { shared, place, calls, queues, own, .. } = *self;
-        let calls = calls.unwrap_or(place.nonce < peer.nonce);
+        let Self { shared, place, layout, queues, own, .. } = *self;
+        let calls = layout.calls.unwrap_or(place.nonce < peer.nonce);
         let pairs = if calls { pairs(&place, &peer) } else { turned(pairs(&peer, &place)) };
         let first = &shared.domains[0];
         if pairs.is_empty() {
@@ -271,7 +275,8 @@ impl Endpoint for VerbsEndpoint {
         let memory = Memory { own, theirs: mailboxes(&shared.domains, room, None, Written::Here)? };
         let mut queues: Vec<Option<Queue>> = queues.into_iter().map(Some).collect();
         let mut lanes = pairs.iter().filter_map(|&[own, other]| {
-            let ends = Ends::of([&place, &peer], [own, other], (calls, pairs.len() == 1));
+            let facts = [calls, pairs.len() == 1, layout.is_in_turn];
+            let ends = Ends::of([&place, &peer], [own, other], facts);
             let is_reserve = place.queues[own].is_reserve;
             Some(Beginning { queue: queues[own].take()?, ends, is_reserve })
         });
@@ -283,7 +288,8 @@ impl Endpoint for VerbsEndpoint {
         }
         let Beginning { queue, ends, .. } = lanes.next().ok_or_else(|| bad("it has no queue pair"))?;
         let one = One::new(Line::new(queue, memory.clone(), ends)?, memory, trays);
-        Ok(Box::new(OneConnecting { shared, one: Some(one), meeting: Meeting::new() }))
+        let meeting = Meeting::new(layout.is_in_turn);
+        Ok(Box::new(OneConnecting { shared, one: Some(one), meeting, is_woken: false }))
     }
 }
 
@@ -318,29 +324,37 @@ struct OneConnecting {
     /// Until it is the connection's.
     one: Option<One>,
     meeting: Meeting,
+    /// Whether it goes on when something comes, and so does not need to be looked at soon.
+    is_woken: bool,
 }
 
 impl Connecting for OneConnecting {
     fn poll(&mut self) -> Result<Poll<Box<dyn Connection>>, TransportError> {
-        let Some(one) = &mut self.one else { return Err(TransportError::PeerClosed { transport: NAME }) };
-        one.line.queue.port().check_fork()?;
-        let heard = if self.meeting.is_stopped() { Ok(PeerState::Open) } else { one.hear() };
-        let meeting = &mut self.meeting;
-        if one.with(|line, take| meeting.go_on(line, heard, take))?
-            && let Some(one) = self.one.take()
-        {
-            return Ok(Poll::Ready(Box::new(OneConnection::new(Arc::clone(&self.shared), one))));
+        loop {
+            let Some(one) = &mut self.one else { return Err(TransportError::PeerClosed { transport: NAME }) };
+            one.line.queue.port().check_fork()?;
+            let heard = if self.meeting.is_stopped() { Ok(PeerState::Open) } else { one.hear() };
+            let meeting = &mut self.meeting;
+            let has_met = one.with(|line, take| meeting.go_on(line, heard, take))?;
+            if has_met {
+                break;
+            }
+            self.is_woken = !one.line.calls() || meeting.is_listening();
+            // What has come meanwhile has announced nothing.
+            if !self.is_woken || one.with(|line, take| line.arm(take))? {
+                return Ok(Poll::Pending);
+            }
         }
-        if let Some(one) = self.one.as_mut().filter(|one| !one.line.calls()) {
-            // What has come meanwhile is looked at soon enough: a sleep on connections on their way is short.
-            one.with(|line, take| line.arm(take))?;
-        }
-        Ok(Poll::Pending)
+        let one = self.one.take().ok_or(TransportError::PeerClosed { transport: NAME })?;
+        Ok(Poll::Ready(Box::new(OneConnection::new(Arc::clone(&self.shared), one))))
+    }
+
+    fn ring_at(&mut self, _waker: u64) -> bool {
+        self.is_woken
     }
 
     fn wake(&self) -> Option<(BorrowedFd<'_>, bool)> {
-        // One that calls has a clock of its own.
-        let line = self.one.as_ref().map(|one| &one.line).filter(|line| !line.calls())?;
+        let line = self.one.as_ref().map(|one| &one.line).filter(|_| self.is_woken)?;
         Some((line.queue.descriptor(), false))
     }
 }

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use consort_memory::{Span, SpanMut};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use super::message::later_packet;
 use super::*;
 use crate::conformance::{Fixture, Stranger};
 use crate::{CounterKind, FailedCompletion};
@@ -197,6 +199,43 @@ fn a_peer_that_comes_late_is_greeted_again_and_nothing_is_lost_or_doubled() {
             arrives(&mut *other, &mut *one, value);
         }
     }
+}
+
+/// A caller that has greeted sleeps until its peer's answer wakes it, and where the peer was there first it greets once.
+#[test]
+fn a_caller_whose_peer_was_there_first_greets_once_and_is_woken_by_the_answer() {
+    let sides = OverPort(over_standin).sides();
+    let ends = [(&sides.0, true), (&sides.1, false)].map(|(side, calls)| {
+        side.endpoint(Layout::new(64).calling(calls).in_turn(true)).expect("an endpoint")
+    });
+    let places = ends.each_ref().map(|of| Place::decode(&of.address().bytes).expect("a place"));
+    let addresses = ends.each_ref().map(|of| of.address().clone());
+    let [caller, callee] = ends;
+    let mut callee = callee.connect(&addresses[0]).expect("connecting");
+    let mut caller = caller.connect(&addresses[1]).expect("connecting");
+    assert!(caller.poll().expect("it waits").is_pending() && caller.ring_at(0), "nothing wakes it");
+    let (wake, _) = caller.wake().expect("a descriptor");
+    let mut fds = [PollFd::new(wake, PollFlags::POLLIN)];
+    let is_woken = |fds: &mut [PollFd<'_>]| poll(fds, PollTimeout::ZERO).expect("a descriptor") > 0;
+    assert!(!is_woken(&mut fds), "before its peer has answered");
+    crate::conformance::eventually("the answer wakes it", || {
+        assert!(callee.poll().expect("it goes on").is_pending(), "the caller has not heard it");
+        is_woken(&mut fds).then_some(())
+    });
+    let (mut one, mut other) = (None, None);
+    crate::conformance::eventually("they meet", || {
+        for (connecting, end) in [(&mut caller, &mut one), (&mut callee, &mut other)] {
+            if end.is_none()
+                && let Poll::Ready(met) = connecting.poll().expect("it goes on")
+            {
+                *end = Some(met);
+            }
+        }
+        (one.is_some() && other.is_some()).then_some(())
+    });
+    // It greeted and answered, each once.
+    let number = places[0].queues[0].number;
+    assert_eq!(standin::sends(number), later_packet(places[0].first_packet(0), 2));
 }
 
 #[test]

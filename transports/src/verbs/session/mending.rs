@@ -205,7 +205,7 @@ impl Session {
         let line = self.watch(&queue).and_then(|()| Line::new(queue, self.memory.clone(), ends));
         match line {
             Ok(line) => {
-                let state = State::Meeting(Box::new(line), Meeting::new(), Instant::now());
+                let state = State::Meeting(Box::new(line), Meeting::new(false), Instant::now());
                 self.lanes[usize::from(dialled.path.number)].state = state;
             }
             Err(error) => {

@@ -158,9 +158,10 @@ impl Session {
                 session.inbox.peering.dialled(path);
             }
             let speed_mbit_s = queue.port().standing.speed_mbit_s;
+            let meeting = Meeting::new(ends.is_in_turn);
             let line = session.watch(&queue).and_then(|()| Line::new(queue, session.memory.clone(), ends));
             let state = match line {
-                Ok(line) => State::Meeting(Box::new(line), Meeting::new(), Instant::now()),
+                Ok(line) => State::Meeting(Box::new(line), meeting, Instant::now()),
                 Err(error) => {
                     failed.get_or_insert(error);
                     State::Closed
