@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::links::Links;
 
-/// Bytes below which a fill is copied by whoever carries it: to copy as much as this takes no longer than the answer of the peer's
+/// Bytes below which a fill is copied by its transport: to copy as much as this takes no longer than the answer of the peer's
 /// adapter, which the end of an operation waits for otherwise.
 pub(super) const LENT_BYTES_MIN: usize = 16 << 10;
 

@@ -4,6 +4,7 @@
 //! does not come along without being in an operation itself, with a deadline. Which transport carries it
 //! follows from what the control link proved about the distance, the same on both sides.
 
+mod lent;
 mod mailbox;
 mod sleeping;
 
@@ -20,7 +21,7 @@ use consort_transports::{
 };
 
 use super::packets::letters::Letters;
-use super::readiness::{self, Readiness};
+use super::readiness::Readiness;
 use super::real_io::Broken;
 use super::routes::Routes;
 use crate::Rank;
@@ -442,28 +443,6 @@ impl Links {
         matches!(&self.table[number].state, LinkState::Up(up) if up.connection.capabilities().needs_progress)
     }
 
-    /// Whether a source that a link was lent for this fill is free.
-    pub(crate) fn is_free(&self, number: usize, fill: u64) -> bool {
-        match &self.table[number].state {
-            LinkState::Up(up) => up.connection.is_free(fill),
-            _ => true,
-        }
-    }
-
-    /// Moves what is under way on a link, whether its peer or its communicator is still there or not.
-    pub(crate) fn go_on(&mut self, number: usize) {
-        if let LinkState::Up(up) = &mut self.table[number].state {
-            let _ = up.connection.progress();
-        }
-    }
-
-    /// Ends a link at once, as [`Connection::fence`] does.
-    pub(crate) fn fence(&mut self, number: usize) {
-        if let LinkState::Up(up) = &mut self.table[number].state {
-            let _ = up.connection.fence();
-        }
-    }
-
     /// Moves what is under way on links that need it.
     pub fn progress(&mut self) -> std::result::Result<(), Broken> {
         (0..self.messages.len()).try_for_each(|at| self.progress_at(self.messages[at]))
@@ -550,25 +529,6 @@ impl Links {
     /// What wakes a rank that waits here.
     pub(crate) fn readiness(&self) -> &Arc<Readiness> {
         &self.readiness
-    }
-
-    /// Room to send wakes where something is to be sent.
-    pub(crate) fn watch_room(&mut self, wanted: &[Wanted]) {
-        let Links { messages, table, readiness, .. } = self;
-        for number in messages {
-            let LinkState::Up(up) = &mut table[*number].state else { continue };
-            let is_wanted = || wanted.iter().any(|wanted| wanted.link == *number && wanted.sends);
-            let may_send = !up.closed && (!up.connection.is_flushed() || is_wanted());
-            let rooms = if may_send { readiness::rooms(&*up.connection) } else { 0 };
-            if std::mem::replace(&mut up.watches_room, rooms) != rooms {
-                readiness.watch_room(&*up.connection, rooms);
-            }
-        }
-    }
-
-    /// Sleeps until something can be done on some link or a doorbell at the waker rings, but not longer than `limit`.
-    pub(crate) fn sleep(&mut self, limit: Duration) {
-        self.slept_through = !self.readiness.sleep(limit);
     }
 
     /// Bytes of memory that the connections take here, apart from the peers'.

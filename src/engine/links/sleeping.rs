@@ -1,17 +1,36 @@
-//! How a rank sleeps while its links are made, what ends a sleep, and links that could not be watched at once.
+//! How a rank sleeps on its links, while they are made and when they are up, what ends a sleep, and links that could not be watched at once.
 //!
-//! Invariant: what may have come before a sleep could be ended is looked at before that sleep. Absent: sleeps on links that
-//! are up, which are [`Readiness`](super::Readiness)'s and the doorbells'.
+//! Invariant: what may have come before a sleep could be ended is looked at before that sleep. Absent: what is watched, which
+//! is [`Readiness`](super::Readiness)'s and the doorbells'.
 
 use std::time::Duration;
 
 use consort_memory::Waker;
 
-use super::{LinkState, Links};
+use super::{LinkState, Links, Wanted};
 use crate::engine::readiness;
 use consort_control::membership::group::Group;
 
 impl Links {
+    /// Room to send wakes where something is to be sent.
+    pub(crate) fn watch_room(&mut self, wanted: &[Wanted]) {
+        let Links { messages, table, readiness, .. } = self;
+        for number in messages {
+            let LinkState::Up(up) = &mut table[*number].state else { continue };
+            let is_wanted = || wanted.iter().any(|wanted| wanted.link == *number && wanted.sends);
+            let may_send = !up.closed && (!up.connection.is_flushed() || is_wanted());
+            let rooms = if may_send { readiness::rooms(&*up.connection) } else { 0 };
+            if std::mem::replace(&mut up.watches_room, rooms) != rooms {
+                readiness.watch_room(&*up.connection, rooms);
+            }
+        }
+    }
+
+    /// Sleeps until something can be done on some link or a doorbell at the waker rings, but not longer than `limit`.
+    pub(crate) fn sleep(&mut self, limit: Duration) {
+        self.slept_through = !self.readiness.sleep(limit);
+    }
+
     /// Watches the connections that could not be watched when they were made. Whether all are watched now.
     pub(crate) fn watch_rest(&mut self) -> bool {
         let Links { unwatched, table, readiness, .. } = self;

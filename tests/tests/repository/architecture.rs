@@ -177,6 +177,7 @@ const FLOORS: [(&str, &[&str]); 16] = [
             "access_epoch",
             "maps",
             "areas",
+            "user_buffers",
             "waker",
             "bell",
             "fork",
