@@ -26,7 +26,7 @@ pub enum Precision {
 /// Without --text it trains on a text of its own. It prints the loss, draws it as SVG, and writes a sample. Ranks share the
 /// sequences of each step (data parallel). Under torchrun, Open MPI, MPICH or Slurm it is one rank of their job.
 #[derive(Parser, Clone, Debug)]
-#[command(name = "consort-trainer", version, max_term_width = 110)]
+#[command(name = "consort-trainer", version, args_override_self = true, max_term_width = 110)]
 pub struct Arguments {
     /// The text: any file [default: the bundled text]
     #[arg(long, value_name = "FILE")]
@@ -107,6 +107,10 @@ pub struct Arguments {
     /// Where the picture of the losses goes
     #[arg(long, value_name = "FILE", default_value = "loss.svg")]
     pub chart: PathBuf,
+
+    /// Where the picture of what each rank did in the last step goes
+    #[arg(long, value_name = "FILE", default_value = "timeline.svg")]
+    pub timeline: PathBuf,
 
     /// Bytes of the sample; 0 writes none
     #[arg(long, value_name = "N", default_value_t = 300)]

@@ -41,4 +41,5 @@ pub mod random;
 pub mod sample;
 pub mod session;
 pub mod text;
+pub mod timeline;
 pub mod train;

@@ -94,7 +94,7 @@ impl Number for f32 {
         /// 1.5 * 2^23: what is added to it is rounded to an integer, which its lowest bits then have.
         const ROUNDER: f32 = 12_582_912.0;
         // ln 2 in two parts: n times the first is exact for every n that occurs.
-        const LN_2_HIGH: f32 = 0.693_359_375;
+        const LN_2_HIGH: f32 = 355.0 / 512.0;
         const LN_2_LOW: f32 = -2.121_944_4e-4;
         // Comparisons, not `clamp`: a value that is no number stays one that is not.
         let x = if self > 87.0 { 87.0 } else { self };
@@ -135,7 +135,7 @@ pub(crate) fn sum2<T: Number>(a: &[T], b: &[T], term: impl Fn(T, T) -> T) -> T {
     let mut width = LANES / 2;
     while width > 0 {
         for lane in 0..width {
-            lanes[lane] = lanes[lane] + lanes[lane + width];
+            lanes[lane] += lanes[lane + width];
         }
         width /= 2;
     }

@@ -135,7 +135,7 @@ mod tests {
         let (rows, inner, columns) = (7, 19, 5);
         let a: Vec<f64> = (0..rows * inner).map(|at| (at as f64 * 0.7).sin()).collect();
         let b: Vec<f64> = (0..columns * inner).map(|at| (at as f64 * 0.3).cos()).collect();
-        // Rows of 8 elements, of which 5 are the matrix.
+        // Rows of 8 elements; the matrix is the first five of each.
         let mut to = vec![1.0; rows * 8];
         for (into, times) in [(Into::Add, 1.0), (Into::Replace, 0.0)] {
             to.fill(1.0);

@@ -84,13 +84,16 @@ impl Progress {
 mod tests {
     use super::*;
     use crate::parallel::data::Exchange;
+    use crate::timeline::{Activity, Span};
 
     #[test]
     fn ten_lines_are_written_where_there_is_no_bar() {
         let mut progress = Progress::new(35, false);
-        let exchange = Exchange { exposed: Duration::from_millis(1), hidden: 0 };
-        let step =
-            Step { loss: 2.0, norm: 1.0, rate: 0.1, tokens: 64, elapsed: Duration::from_millis(4), exchange };
+        let exchange = Exchange { exposed: Duration::from_millis(1), ..Exchange::default() };
+        let now = Instant::now();
+        let computed = [Span::new(Activity::Forward, now, now, now); 3];
+        let elapsed = Duration::from_millis(4);
+        let step = Step { loss: 2.0, norm: 1.0, rate: 0.1, tokens: 64, elapsed, exchange, computed };
         let lines: Vec<String> = (0..35).filter_map(|_| progress.step(&step)).collect();
         assert_eq!(lines.len(), 10);
         assert!(lines[9].starts_with("step 35/35  loss 2.000"), "{lines:?}");

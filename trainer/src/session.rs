@@ -3,13 +3,14 @@
 use consort::{Communicator, Launch};
 
 use crate::arguments::{Arguments, Precision};
-use crate::chart::{Losses, draw};
+use crate::chart::{Losses, draw, draw_step};
 use crate::error::{Error, Result};
 use crate::launch;
 use crate::number::Number;
 use crate::progress::Progress;
 use crate::sample::{Drawing, write};
 use crate::text::{Text, shown};
+use crate::timeline::gather;
 use crate::train::{Run, Trainer};
 
 /// Trains: alone, as a rank of a job, or by starting ranks.
@@ -60,16 +61,23 @@ fn train<T: Number>(arguments: &Arguments, run: Run, text: &Text, comm: Option<&
         );
     }
     let mut progress = Progress::new(arguments.steps, is_first);
-    let mut losses = Vec::with_capacity(arguments.steps);
-    for _ in 0..arguments.steps {
+    let mut losses = Vec::new();
+    let mut spans = Vec::new();
+    for number in 1..=arguments.steps {
+        if let Some(comm) = comm.filter(|_| number == arguments.steps) {
+            // The last step is drawn: ranks begin it together.
+            comm.barrier()?;
+        }
         let step = trainer.step()?;
         losses.push(step.loss);
+        spans = step.spans();
         let line = progress.step(&step);
         if let Some(line) = line.filter(|_| is_first) {
             println!("{line}");
         }
     }
     progress.end();
+    let ranks = gather(comm, &spans)?;
     if !is_first {
         return Ok(());
     }
@@ -81,7 +89,8 @@ fn train<T: Number>(arguments: &Arguments, run: Run, text: &Text, comm: Option<&
     );
     let title = format!("{parameters} parameters, {} ranks", comm.map_or(1, Communicator::size));
     draw(&arguments.chart, &Losses { steps: &losses, held_out, title: &title })?;
-    println!("chart: {}", arguments.chart.display());
+    draw_step(&arguments.timeline, &ranks)?;
+    println!("charts: {}, {}", arguments.chart.display(), arguments.timeline.display());
     if arguments.sample > 0 {
         let prompt: Vec<u32> = arguments.prompt.bytes().map(u32::from).collect();
         let drawing =

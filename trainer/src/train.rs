@@ -11,6 +11,7 @@ use crate::optimizer::{AdamW, Moments, Schedule, clipping, square_norm};
 use crate::parallel::data::{Exchange, exchange, share};
 use crate::parameters::{Local, Values};
 use crate::text::Text;
+use crate::timeline::{Activity, Span};
 
 /// What a run is: equal on all ranks.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -32,7 +33,7 @@ pub struct Run {
 }
 
 /// What a step came to.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Step {
     /// The mean loss of the tokens of all ranks before the step, in nats.
     pub loss: f64,
@@ -46,6 +47,15 @@ pub struct Step {
     pub elapsed: Duration,
     /// How the gradients were exchanged.
     pub exchange: Exchange,
+    /// What this rank computed when.
+    pub computed: [Span; 3],
+}
+
+impl Step {
+    /// All that this rank did, and when.
+    pub fn spans(&self) -> Vec<Span> {
+        [&self.computed, &self.exchange.spans[..]].concat()
+    }
 }
 
 /// A rank that trains.
@@ -128,11 +138,14 @@ impl<'a, T: Number> Trainer<'a, T> {
         self.gradients.buckets_mut().for_each(|bucket| bucket.fill(T::ZERO));
         self.model.forward(&self.weights, &data.tokens, &mut self.activations);
         let own = self.model.loss(&data.targets, &mut self.activations);
-        let exchange = self.backward((&data.tokens, &data.targets), T::of(1.0 / tokens as f64))?;
+        let forward = Instant::now();
+        let (exchange, backward) =
+            self.backward((&data.tokens, &data.targets), T::of(1.0 / tokens as f64), begun)?;
         let mut total = [own];
         if let Some(comm) = self.comm {
             comm.all_reduce(&mut total, ReduceOp::Sum)?;
         }
+        let exchanged = Instant::now();
         let loss = total[0] / tokens as f64;
         let norm = square_norm(self.model.layout(), &self.gradients).sqrt();
         // Both are the same bits on all ranks, so all ranks end here or none does.
@@ -145,18 +158,31 @@ impl<'a, T: Number> Trainer<'a, T> {
         let values = (&mut self.weights, &self.gradients);
         self.moments.step(&adamw, self.model.layout(), values, rate, clipping(norm, clip));
         self.steps += 1;
-        Ok(Step { loss, norm, rate, tokens, elapsed: begun.elapsed(), exchange })
+        let end = Instant::now();
+        let computed = [
+            Span::new(Activity::Forward, begun, begun, forward),
+            Span::new(Activity::Backward, begun, forward, backward),
+            Span::new(Activity::Optimizer, begun, exchanged, end),
+        ];
+        Ok(Step { loss, norm, rate, tokens, elapsed: end - begun, exchange, computed })
     }
 
-    fn backward(&mut self, data: (&[u32], &[u32]), factor: T) -> Result<Exchange> {
+    /// The gradients, and when this rank's own were ready.
+    fn backward(&mut self, data: (&[u32], &[u32]), factor: T, step: Instant) -> Result<(Exchange, Instant)> {
         let Trainer { model, weights, gradients, activations, .. } = self;
         let layout = model.layout();
         let Some(comm) = self.comm else {
             let mut local = Local::new(layout, gradients);
             model.backward(weights, data, factor, activations, &mut local)?;
-            return Ok(Exchange::default());
+            return Ok((Exchange::default(), Instant::now()));
         };
-        exchange(comm, layout, gradients, |sums| model.backward(weights, data, factor, activations, sums))
+        let mut end = step;
+        let exchange = exchange(comm, layout, gradients, step, |sums| {
+            model.backward(weights, data, factor, activations, sums)?;
+            end = Instant::now();
+            Ok(())
+        })?;
+        Ok((exchange, end))
     }
 
     /// The mean loss of the tokens that are held out, in nats. Every rank computes all of it, without the others.

@@ -385,6 +385,7 @@ const FLOORS: [(&str, &[&str]); 17] = [
             "parameters",
             "model",
             "optimizer",
+            "timeline",
             "parallel",
             "text",
             "train",

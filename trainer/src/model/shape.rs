@@ -34,7 +34,7 @@ impl Shape {
     }
 
     /// Floating-point operations of forward and backward of one token: six for each parameter that multiplies it, and
-    /// twelve for each pair of a query element and a key in its sequence, of which causal attention needs half.
+    /// six for each pair of a query element and a key in its sequence: twelve, halved since attention is causal.
     pub fn operations_per_token(&self) -> f64 {
         let kv_width = self.kv_heads * self.head();
         let block = 2 * self.width * self.width + 2 * self.width * kv_width + 3 * self.width * self.hidden;

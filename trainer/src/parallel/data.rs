@@ -12,14 +12,33 @@ use consort::{Communicator, ReduceOp, Scope, ScopedWork};
 use crate::error::{Error, Result};
 use crate::number::Number;
 use crate::parameters::{Gradients, Layout, ParameterId, Values};
+use crate::timeline::{Activity, Span};
 
 /// How an exchange of gradients went.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct Exchange {
     /// The time that this rank waited after its own backward: exposed communication, and waiting for slower ranks.
     pub exposed: Duration,
-    /// Buckets that were complete on this rank before its backward ended.
+    /// Buckets whose sums were over on this rank before its backward ended.
     pub hidden: usize,
+    /// The sums, and the wait for the last of them.
+    pub spans: Vec<Span>,
+}
+
+/// A sum that was started.
+struct Sum<'a> {
+    work: ScopedWork<'a>,
+    begun: Instant,
+    /// When it was seen to be over.
+    over: Option<Instant>,
+}
+
+impl Sum<'_> {
+    fn look(&mut self) {
+        if self.over.is_none() && self.work.is_done() {
+            self.over = Some(Instant::now());
+        }
+    }
 }
 
 /// Gradients whose buckets are lent to all-reduces as they become complete.
@@ -30,7 +49,7 @@ struct Overlapped<'a, 'scope, 'env, T: Number> {
     buckets: Vec<Option<&'env mut [T]>>,
     /// For each bucket the gradients that are not finished.
     unfinished: Vec<usize>,
-    started: Vec<ScopedWork<'a>>,
+    started: Vec<Sum<'a>>,
 }
 
 impl<T: Number> Gradients<T> for Overlapped<'_, '_, '_, T> {
@@ -45,13 +64,16 @@ impl<T: Number> Gradients<T> for Overlapped<'_, '_, '_, T> {
         if self.unfinished[bucket] == 0 {
             assert_eq!(bucket, self.started.len(), "buckets are complete in their order");
             let complete = self.buckets[bucket].take().expect("a bucket is complete once");
-            self.started.push(self.scope.all_reduce(complete, ReduceOp::Sum)?);
+            let begun = Instant::now();
+            let work = self.scope.all_reduce(complete, ReduceOp::Sum)?;
+            self.started.push(Sum { work, begun, over: None });
         }
+        self.started.iter_mut().for_each(Sum::look);
         Ok(())
     }
 }
 
-/// Runs `backward`, which adds gradients to `values`, and sums them over the ranks of `comm`.
+/// Runs `backward`, which adds gradients to `values`, and sums them over the ranks of `comm`. The step began at `step`.
 ///
 /// # Errors
 /// What `backward` or an all-reduce ends with.
@@ -62,6 +84,7 @@ pub fn exchange<T: Number>(
     comm: &Communicator,
     layout: &Layout,
     values: &mut Values<T>,
+    step: Instant,
     backward: impl FnOnce(&mut dyn Gradients<T>) -> Result<()>,
 ) -> Result<Exchange> {
     let buckets: Vec<Option<&mut [T]>> = values.buckets_mut().map(Some).collect();
@@ -73,12 +96,19 @@ pub fn exchange<T: Number>(
             return Ok(Err(error));
         }
         assert_eq!(gradients.started.len(), count, "every gradient is finished");
-        let hidden = gradients.started.iter().filter(|work| work.is_done()).count();
+        gradients.started.iter_mut().for_each(Sum::look);
+        let hidden = gradients.started.iter().filter(|sum| sum.over.is_some()).count();
         let begun = Instant::now();
-        for work in &gradients.started {
-            work.wait()?;
+        let mut spans = Vec::with_capacity(count + 1);
+        for sum in &mut gradients.started {
+            sum.work.wait()?;
+            sum.look();
+            let over = sum.over.unwrap_or_else(Instant::now);
+            spans.push(Span::new(Activity::Sum, step, sum.begun, over));
         }
-        Ok(Ok(Exchange { exposed: begun.elapsed(), hidden }))
+        let end = Instant::now();
+        spans.push(Span::new(Activity::Wait, step, begun, end));
+        Ok(Ok(Exchange { exposed: end - begun, hidden, spans }))
     })
     .map_err(Error::from)
     .flatten()
