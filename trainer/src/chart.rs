@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use plotters::prelude::{
-    ChartBuilder, Color, IntoDrawingArea, LineSeries, PathElement, RGBColor, Rectangle, SVGBackend, WHITE,
+    ChartBuilder, Color, IntoDrawingArea, LineSeries, PathElement, RGBColor, Rectangle, SVGBackend,
+    SeriesLabelPosition, WHITE,
 };
 
 use crate::error::{Error, Result};
@@ -15,6 +16,8 @@ const MEAN: RGBColor = RGBColor(20, 60, 140);
 const HELD_OUT: RGBColor = RGBColor(190, 60, 30);
 /// A step's weight in the running mean.
 const WEIGHT: f64 = 0.1;
+/// The lanes of a step's picture that its legend takes, above those of the ranks.
+const LEGEND: f64 = 1.4;
 
 /// What is drawn.
 pub struct Losses<'a> {
@@ -84,7 +87,7 @@ fn step_svg(ranks: &[Vec<Span>]) -> Drawn {
     let mut text = String::new();
     let count = ranks.len() as f64;
     let area =
-        SVGBackend::with_string(&mut text, (SIZE.0, 140 + 70 * ranks.len() as u32)).into_drawing_area();
+        SVGBackend::with_string(&mut text, (SIZE.0, 240 + 70 * ranks.len() as u32)).into_drawing_area();
     area.fill(&WHITE)?;
     let last = ranks.iter().flatten().map(|span| 1e3 * span.end_s).fold(1e-3, f64::max);
     let mut chart = ChartBuilder::on(&area)
@@ -92,8 +95,8 @@ fn step_svg(ranks: &[Vec<Span>]) -> Drawn {
         .margin(12)
         .x_label_area_size(36)
         .y_label_area_size(48)
-        .build_cartesian_2d(0f64..last, count..0f64)?;
-    let is_rank = |at: f64| at.fract() == 0.0 && at < count;
+        .build_cartesian_2d(0f64..last, count..-LEGEND)?;
+    let is_rank = |at: f64| at.fract() == 0.0 && (0.0..count).contains(&at);
     let rank = |at: &f64| if is_rank(*at) { format!("rank {at:.0}") } else { String::new() };
     chart.configure_mesh().disable_x_mesh().x_desc("milliseconds").y_label_formatter(&rank).draw()?;
     for activity in ACTIVITIES {
@@ -104,7 +107,8 @@ fn step_svg(ranks: &[Vec<Span>]) -> Drawn {
             .label(name)
             .legend(move |(x, y)| Rectangle::new([(x, y - 4), (x + 16, y + 4)], color.filled()));
     }
-    chart.configure_series_labels().background_style(WHITE).border_style(EACH).draw()?;
+    let mut labels = chart.configure_series_labels();
+    labels.position(SeriesLabelPosition::UpperRight).background_style(WHITE).border_style(EACH).draw()?;
     area.present()?;
     drop(chart);
     drop(area);
