@@ -1,10 +1,13 @@
 //! Whole runs: the same bits every time, the same model on any number of ranks, and PyTorch's losses.
 
+use std::time::Instant;
+
 use consort::Communicator;
 use consort_trainer::model::Shape;
 use consort_trainer::number::Number;
 use consort_trainer::optimizer::{AdamW, Schedule};
-use consort_trainer::parallel::data::Exchange;
+use consort_trainer::parallel::data::{Exchange, exchange};
+use consort_trainer::parameters::{Begin, Layout, Parameter, ParameterId, Values};
 use consort_trainer::text::{Text, VOCABULARY};
 use consort_trainer::train::{Run, Step, Trainer};
 
@@ -105,4 +108,37 @@ fn ranks_give_the_same_bits_each_time() {
 fn a_rank_that_is_alone_exchanges_nothing() {
     let steps = trained::<f32>(run(), 2, 1).remove(0).0;
     assert!(steps.iter().all(|step| step.exchange == Exchange::default()));
+}
+
+#[test]
+fn a_sum_begins_when_its_bucket_is_complete() {
+    let parameter = |name: &str| Parameter { name: name.into(), shape: [8, 8], begin: Begin::Ones };
+    // A bucket for each.
+    let layout = Layout::new(["first", "second"].map(parameter).into(), 1);
+    let ids: Vec<ParameterId> = layout.parameters().map(|(id, _)| id).collect();
+    let rank = |comm: &Communicator| {
+        let mut values = Values::<f64>::zeros(&layout).expect("memory");
+        let step = Instant::now();
+        let mut between = step;
+        let exchange = exchange(comm, &layout, &mut values, step, |gradients| {
+            gradients.place(ids[0]).fill(1.0);
+            gradients.finished(ids[0])?;
+            between = Instant::now();
+            gradients.place(ids[1]).fill(2.0);
+            gradients.finished(ids[1])
+        });
+        let sums: Vec<f64> = ids.iter().map(|id| values.of(&layout, *id)[63]).collect();
+        assert_eq!(sums, [2.0, 4.0]);
+        (exchange.expect("both ranks exchange").spans, (between - step).as_secs_f64())
+    };
+    let comms = Communicator::local(2).expect("ranks");
+    std::thread::scope(|threads| {
+        let threads: Vec<_> = comms.iter().map(|comm| threads.spawn(|| rank(comm))).collect();
+        for thread in threads {
+            let (spans, between_s) = thread.join().expect("a rank");
+            assert_eq!(spans.len(), 3, "two sums and the wait: {spans:?}");
+            let begins = [spans[0].begin_s, between_s, spans[1].begin_s, spans[2].begin_s];
+            assert!(begins.is_sorted(), "{begins:?}");
+        }
+    });
 }
