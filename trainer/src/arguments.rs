@@ -1,0 +1,217 @@
+//! The command line.
+//!
+//! Invariant: every option does what its help says; there is none for what does not exist.
+
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+
+use crate::error::{Error, Result};
+use crate::model::Shape;
+use crate::optimizer::{AdamW, Schedule};
+use crate::text::VOCABULARY;
+use crate::train::Run;
+
+/// The numbers that a model computes in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Precision {
+    /// 32 bits.
+    F32,
+    /// 64 bits: for comparisons, at less than half the speed.
+    F64,
+}
+
+/// Trains a small language model on a text, byte by byte, on one rank or several.
+///
+/// Without --text it trains on a text of its own. It prints the loss, draws it as SVG, and writes a sample. Ranks share the
+/// sequences of each step (data parallel). Under torchrun, Open MPI, MPICH or Slurm it is one rank of their job.
+#[derive(Parser, Clone, Debug)]
+#[command(name = "consort-trainer", version, args_override_self = true, max_term_width = 110)]
+pub struct Arguments {
+    /// The text: any file [default: the bundled text]
+    #[arg(long, value_name = "FILE")]
+    pub text: Option<PathBuf>,
+
+    /// Ranks, each a process of this host
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub ranks: u32,
+
+    /// Steps to take
+    #[arg(long, value_name = "N", default_value_t = 300)]
+    pub steps: usize,
+
+    /// Sequences of a step, over all ranks
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub batch: usize,
+
+    /// Tokens of a sequence
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    pub sequence: usize,
+
+    /// Elements of a token between layers
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    pub width: usize,
+
+    /// Blocks of attention and gated unit
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub layers: usize,
+
+    /// Heads of queries
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub heads: usize,
+
+    /// Heads of keys and values [default: as many as of queries]
+    #[arg(long, value_name = "N")]
+    pub kv_heads: Option<usize>,
+
+    /// Elements of a token inside the gated unit [default: 8/3 of the width, in multiples of 32]
+    #[arg(long, value_name = "N")]
+    pub hidden: Option<usize>,
+
+    /// The embedding is the last layer's matrix, too
+    #[arg(long)]
+    pub tied: bool,
+
+    /// What the model computes in
+    #[arg(long, value_enum, default_value = "f32")]
+    pub precision: Precision,
+
+    /// The highest rate of learning
+    #[arg(long, value_name = "RATE", default_value_t = 3e-3)]
+    pub rate: f64,
+
+    /// The last rate, as a share of the highest
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
+    pub least: f64,
+
+    /// Steps in which the rate rises
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub warmup: usize,
+
+    /// AdamW's decay of matrices, times the rate
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
+    pub weight_decay: f64,
+
+    /// The largest norm of a gradient; 0 is no bound
+    #[arg(long, value_name = "NORM", default_value_t = 1.0)]
+    pub clip: f64,
+
+    /// KiB at which a bucket of gradients is closed and its all-reduce begins
+    #[arg(long, value_name = "KIB", default_value_t = 1024)]
+    pub bucket_kib: usize,
+
+    /// Beginning and order follow from it
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+
+    /// Where the picture of the losses goes
+    #[arg(long, value_name = "FILE", default_value = "loss.svg")]
+    pub chart: PathBuf,
+
+    /// Where the picture of what each rank did in the last step goes
+    #[arg(long, value_name = "FILE", default_value = "timeline.svg")]
+    pub timeline: PathBuf,
+
+    /// Bytes of the sample; 0 writes none
+    #[arg(long, value_name = "N", default_value_t = 300)]
+    pub sample: usize,
+
+    /// What the sample begins with
+    #[arg(long, value_name = "TEXT", default_value = "A rank ")]
+    pub prompt: String,
+
+    /// How freely the sample is drawn; towards 0 the likeliest byte is always taken
+    #[arg(long, value_name = "T", default_value_t = 0.7)]
+    pub temperature: f64,
+
+    /// The process that started this rank
+    #[arg(long, hide = true)]
+    pub started_by: Option<i32>,
+}
+
+impl Arguments {
+    /// The run that they ask for.
+    ///
+    /// # Errors
+    /// [`Error::Configuration`] for numbers that make no sense.
+    pub fn run(&self) -> Result<Run> {
+        let positive = [("--rate", self.rate), ("--temperature", self.temperature)];
+        let shares = [("--least", self.least), ("--weight-decay", self.weight_decay)];
+        let fault = if let Some((name, value)) =
+            positive.into_iter().find(|(_, value)| !(*value > 0.0 && value.is_finite()))
+        {
+            Some((format!("{name} is {value}"), "give a number above 0"))
+        } else if let Some((name, value)) = shares.into_iter().find(|(_, value)| !(0.0..=1.0).contains(value))
+        {
+            Some((format!("{name} is {value}"), "give a number from 0 to 1"))
+        } else if !(self.clip >= 0.0 && self.clip.is_finite()) {
+            Some((format!("--clip is {}", self.clip), "give a number of 0 or more"))
+        } else if self.steps == 0 {
+            Some(("--steps is 0".into(), "give 1 or more"))
+        } else {
+            None
+        };
+        if let Some((what, hint)) = fault {
+            return Err(Error::configuration(what, hint));
+        }
+        let shape = Shape {
+            vocabulary: VOCABULARY,
+            width: self.width,
+            layers: self.layers,
+            heads: self.heads,
+            kv_heads: self.kv_heads.unwrap_or(self.heads),
+            hidden: self.hidden.unwrap_or((self.width * 8 / 3).next_multiple_of(32)),
+            sequence: self.sequence,
+            tied: self.tied,
+            rope_base: 10_000.0,
+            norm_epsilon: 1e-5,
+        };
+        shape.check()?;
+        Ok(Run {
+            shape,
+            batch: self.batch,
+            bucket_bytes: self.bucket_kib << 10,
+            adamw: AdamW { weight_decay: self.weight_decay, ..AdamW::default() },
+            schedule: Schedule {
+                rate: self.rate,
+                least: self.least * self.rate,
+                warmup: self.warmup,
+                steps: self.steps,
+            },
+            clip: self.clip,
+            seed: self.seed,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(line: &str) -> Result<Run> {
+        Arguments::try_parse_from(line.split(' ')).expect("arguments").run()
+    }
+
+    #[test]
+    fn defaults_fit_each_other() {
+        let run = run("trainer").unwrap();
+        assert_eq!((run.shape.hidden, run.shape.kv_heads, run.bucket_bytes), (352, 4, 1 << 20));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for line in [
+            "--rate 0",
+            "--rate NaN",
+            "--clip -1",
+            "--steps 0",
+            "--least 2",
+            "--width 100 --heads 3",
+            "--layers 0",
+        ] {
+            let line = format!("trainer {}", line.replace(" -1", "=-1"));
+            assert!(matches!(run(&line), Err(Error::Configuration { .. })), "{line}");
+        }
+        assert!(Arguments::try_parse_from(["trainer", "--tp", "2"]).is_err());
+    }
+}

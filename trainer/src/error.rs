@@ -1,0 +1,78 @@
+//! How a run can fail. Each error says what is wrong, where, and what to do.
+
+/// The result of what can fail here.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Everything that can end a run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A number of the configuration does not fit the others.
+    #[error("{what}; {hint}")]
+    Configuration {
+        /// What does not fit, with the values.
+        what: String,
+        /// What to do about it.
+        hint: &'static str,
+    },
+    /// The text is too short to train on.
+    #[error(
+        "the text has {bytes} bytes, and sequences of {sequence} tokens need {needed}; give a longer text or a smaller --sequence"
+    )]
+    ShortText {
+        /// The bytes that the text has.
+        bytes: usize,
+        /// The tokens of a sequence.
+        sequence: usize,
+        /// The bytes that it must have.
+        needed: usize,
+    },
+    /// A file could not be read or written.
+    #[error("{path} could not be {verb}: {error}")]
+    File {
+        /// The file.
+        path: String,
+        /// `read` or `written`.
+        verb: &'static str,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// The picture of the losses could not be drawn.
+    #[error("the chart {path} could not be drawn: {why}; name another file with --chart")]
+    Chart {
+        /// The file.
+        path: String,
+        /// What the drawing library says.
+        why: String,
+    },
+    /// The loss or the gradient is no longer a number.
+    #[error("step {step}: {quantity} is {value}; lower --rate, or raise --warmup")]
+    Diverged {
+        /// The step, counted from 1.
+        step: usize,
+        /// `the loss` or `the gradient's norm`.
+        quantity: &'static str,
+        /// Its value.
+        value: f64,
+    },
+    /// The ranks could not be started, or one of them failed.
+    #[error("{what}; {hint}")]
+    Launch {
+        /// Which rank, and how it ended.
+        what: String,
+        /// What to do about it.
+        hint: &'static str,
+    },
+    /// A call of the library failed.
+    #[error(transparent)]
+    Library(#[from] consort::Error),
+    /// There is no memory for parameters or gradients.
+    #[error("no memory for parameters and gradients: {0}; choose a smaller model, or start fewer ranks")]
+    Memory(#[from] consort::MemoryError),
+}
+
+impl Error {
+    /// A configuration that does not fit.
+    pub(crate) fn configuration(what: String, hint: &'static str) -> Self {
+        Error::Configuration { what, hint }
+    }
+}

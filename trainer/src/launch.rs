@@ -1,0 +1,173 @@
+//! Starts the ranks of this host as processes, and leaves none of them behind.
+//!
+//! Invariant: a rank process asks the kernel to be killed with the process that started it, and that one returns only when it
+//! has waited for all of them. A rank finds the others as under any launcher: by `CONSORT_RANK`, `CONSORT_SIZE` and a job's
+//! name of its own.
+
+use std::ffi::OsString;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::{getpid, getppid};
+
+use crate::error::{Error, Result};
+
+/// The time in which ranks may notice that one failed, and say so, before they are killed.
+const GRACE: Duration = Duration::from_secs(3);
+/// The pause between two looks at them in that time.
+const LOOK: Duration = Duration::from_millis(5);
+/// The argument by which a rank process knows its parent.
+pub const PARENT: &str = "--started-by";
+
+fn failed(what: String) -> Error {
+    Error::Launch { what, hint: "what the ranks said is above" }
+}
+
+fn system(what: &str, error: impl std::fmt::Display) -> Error {
+    Error::Launch {
+        what: format!("{what}: {error}"),
+        hint: "start fewer ranks, or start them with another launcher",
+    }
+}
+
+/// How a rank ended, in words; `None` if it ended well.
+fn verdict(rank: u32, status: ExitStatus) -> Option<String> {
+    match (status.signal(), status.code()) {
+        (_, Some(0)) => None,
+        (Some(signal), _) => {
+            let name = Signal::try_from(signal).map_or("unknown", Signal::as_str);
+            Some(format!("rank {rank} was killed by signal {signal} ({name})"))
+        }
+        (None, code) => Some(format!("rank {rank} ended with exit status {}", code.unwrap_or(-1))),
+    }
+}
+
+/// The rank processes that have not been waited for, by rank.
+struct Family {
+    children: Vec<(u32, Child)>,
+    /// How ranks failed, in the order in which that was seen.
+    failures: Vec<String>,
+}
+
+impl Family {
+    /// Takes note of all that have ended.
+    fn look(&mut self) {
+        let failures = &mut self.failures;
+        self.children.retain_mut(|(rank, child)| match child.try_wait() {
+            Ok(None) => true,
+            Ok(Some(status)) => {
+                failures.extend(verdict(*rank, status));
+                false
+            }
+            Err(error) => {
+                failures.push(format!("rank {rank} cannot be waited for: {error}"));
+                false
+            }
+        });
+    }
+
+    /// The ranks that had to be killed.
+    fn kill(&mut self) -> Vec<u32> {
+        self.look();
+        let kill = |(rank, mut child): (u32, Child)| {
+            drop(child.kill());
+            drop(child.wait());
+            rank
+        };
+        std::mem::take(&mut self.children).into_iter().map(kill).collect()
+    }
+}
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Runs `ranks` processes of this program with its own arguments, and waits for them.
+///
+/// # Errors
+/// [`Error::Launch`] with the first rank that failed.
+pub fn run(ranks: u32) -> Result<()> {
+    let program =
+        std::env::current_exe().map_err(|error| system("this program does not find itself", error))?;
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let mut family = Family { children: Vec::new(), failures: Vec::new() };
+    let own = getpid();
+    for rank in 0..ranks {
+        let child = Command::new(&program)
+            .args(&arguments)
+            .arg(format!("{PARENT}={own}"))
+            .env("CONSORT_RANK", rank.to_string())
+            .env("CONSORT_SIZE", ranks.to_string())
+            .env("CONSORT_LOCAL_RANK", rank.to_string())
+            .env("CONSORT_LOCAL_SIZE", ranks.to_string())
+            .env("CONSORT_JOB", format!("trainer-{own}"))
+            .stdin(Stdio::null())
+            .stdout(if rank == 0 { Stdio::inherit() } else { Stdio::null() })
+            .spawn()
+            .map_err(|error| system(&format!("rank {rank} cannot be started"), error))?;
+        family.children.push((rank, child));
+    }
+    while !family.children.is_empty() && family.failures.is_empty() {
+        // Returns when any child has ended, and leaves it to be waited for.
+        match waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) {
+            Ok(_) | Err(nix::Error::EINTR) => family.look(),
+            Err(error) => return Err(system("the ranks cannot be waited for", error)),
+        }
+    }
+    let deadline = Instant::now() + GRACE;
+    while !family.children.is_empty() && Instant::now() < deadline {
+        std::thread::sleep(LOOK);
+        family.look();
+    }
+    let killed = family.kill();
+    match family.failures.first() {
+        None => Ok(()),
+        Some(first) if killed.is_empty() => Err(failed(first.clone())),
+        Some(first) => {
+            Err(failed(format!("{first}; ranks {killed:?} did not end by themselves and were killed")))
+        }
+    }
+}
+
+/// In a rank process: ties its life to that of the process that started it.
+///
+/// # Errors
+/// [`Error::Launch`] when that process is gone.
+pub fn enter(parent: i32) -> Result<()> {
+    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)
+        .map_err(|error| system("PR_SET_PDEATHSIG failed", error))?;
+    // It may have gone before the line above.
+    if getppid().as_raw() != parent {
+        return Err(failed("the process that started this rank is gone".into()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endings_in_words() {
+        let of = |raw| verdict(3, ExitStatus::from_raw(raw));
+        assert_eq!(of(0), None);
+        assert_eq!(of(2 << 8), Some("rank 3 ended with exit status 2".into()));
+        assert_eq!(of(9), Some("rank 3 was killed by signal 9 (SIGKILL)".into()));
+    }
+
+    #[test]
+    fn a_family_that_is_dropped_leaves_no_process() {
+        let sleep = || Command::new("sleep").arg("1000").spawn().unwrap();
+        let family = Family { children: vec![(0, sleep()), (1, sleep())], failures: vec![] };
+        let ids: Vec<u32> = family.children.iter().map(|(_, child)| child.id()).collect();
+        drop(family);
+        for id in ids {
+            assert!(!std::path::Path::new(&format!("/proc/{id}/cwd")).exists(), "{id}");
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Every gradient of every layer, in f64, beside the difference that a small change of its input makes.
+
+use super::attention::{Attention, InputGradients, Inputs, Scratch};
+use super::linear::Linear;
+use super::rms_norm::RmsNorm;
+use super::rope::{Rope, Turn};
+use super::{cross_entropy, embedding, swiglu};
+use crate::products::Into;
+use crate::random::Random;
+
+const SEED: u64 = 20_261_129;
+
+fn values(name: &str, len: usize) -> Vec<f64> {
+    let random = Random::new(SEED, name);
+    (0..len as u64).map(|index| random.normal(index)).collect()
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// Whether `gradient` is that of `loss` at `at`, element by element.
+fn check(what: &str, at: &[f64], gradient: &[f64], loss: impl Fn(&[f64]) -> f64) {
+    const CHANGE: f64 = 1e-5;
+    assert_eq!(at.len(), gradient.len(), "{what}");
+    for index in 0..at.len() {
+        let moved = |change: f64| {
+            let mut at = at.to_vec();
+            at[index] += change;
+            loss(&at)
+        };
+        let difference = (moved(CHANGE) - moved(-CHANGE)) / (2.0 * CHANGE);
+        let error = (difference - gradient[index]).abs();
+        assert!(
+            error <= 1e-7 * (1.0 + difference.abs()),
+            "seed {SEED}: {what}[{index}]: {} and by difference {difference}",
+            gradient[index]
+        );
+    }
+}
+
+#[test]
+fn linear() {
+    let layer = Linear { inputs: 5, outputs: 3 };
+    let (w, x, dy) = (values("w", 15), values("x", 20), values("dy", 12));
+    let loss = |w: &[f64], x: &[f64]| {
+        let mut y = vec![1.0; 12];
+        layer.forward(w, x, &mut y, Into::Add);
+        dot(&y, &dy)
+    };
+    let (mut dx, mut dw) = (vec![7.0; 20], vec![0.0; 15]);
+    layer.backward_input(&w, &dy, &mut dx, Into::Replace);
+    layer.backward_weight(&x, &dy, &mut dw);
+    check("dx", &x, &dx, |x| loss(&w, x));
+    check("dw", &w, &dw, |w| loss(w, &x));
+}
+
+#[test]
+fn rms_norm() {
+    let layer = RmsNorm { width: 21, epsilon: 0.1 };
+    let (w, x, dy) = (values("w", 21), values("x", 63), values("dy", 63));
+    let forward = |w: &[f64], x: &[f64]| {
+        let (mut y, mut factors) = (vec![0.0; 63], vec![0.0; 3]);
+        layer.forward(w, x, &mut y, &mut factors);
+        (dot(&y, &dy), factors)
+    };
+    let factors = forward(&w, &x).1;
+    let (mut dx, mut dw) = (vec![0.0; 63], vec![0.0; 21]);
+    layer.backward_input(&w, &x, &factors, &dy, &mut dx);
+    layer.backward_weight(&x, &factors, &dy, &mut dw);
+    check("dx", &x, &dx, |x| forward(&w, x).0);
+    check("dw", &w, &dw, |w| forward(w, &x).0);
+}
+
+#[test]
+fn rotary_positions_turn_back_and_see_distances_alone() {
+    let rope = Rope::<f64>::new(8, 6, 100.0);
+    let original = values("x", 2 * 8 * 12);
+    let mut turned = original.clone();
+    rope.turn(&mut turned, 12, 8, Turn::On);
+    let (first, second) = (&turned[..12], &turned[8 * 12..9 * 12]);
+    assert_eq!((first, second), (&original[..12], &original[8 * 12..9 * 12]), "position 0 of both sequences");
+    // The gradient of a rotation is the rotation back, since it keeps lengths.
+    let mut back = turned.clone();
+    rope.turn(&mut back, 12, 8, Turn::Back);
+    assert!(back.iter().zip(&original).all(|(a, b)| (a - b).abs() < 1e-12));
+    // The product of a query and a key depends on how far apart they are.
+    let (query, key) = (values("q", 6), values("k", 6));
+    let product = |q: usize, k: usize| {
+        let mut rows = vec![0.0; 8 * 12];
+        rows[q * 12..q * 12 + 6].copy_from_slice(&query);
+        rows[k * 12 + 6..k * 12 + 12].copy_from_slice(&key);
+        rope.turn(&mut rows, 12, 8, Turn::On);
+        dot(&rows[q * 12..q * 12 + 6], &rows[k * 12 + 6..k * 12 + 12])
+    };
+    assert!((product(5, 3) - product(7, 5)).abs() < 1e-12);
+    assert!((product(5, 3) - product(5, 4)).abs() > 1e-3);
+}
+
+#[test]
+fn gated_unit() {
+    let (gate, up, d_out) = (values("gate", 40), values("up", 40), values("dy", 40));
+    let loss = |gate: &[f64], up: &[f64]| {
+        let mut out = vec![0.0; 40];
+        swiglu::forward(gate, up, &mut out);
+        dot(&out, &d_out)
+    };
+    let (mut d_gate, mut d_up) = (vec![0.0; 40], vec![0.0; 40]);
+    swiglu::backward(&gate, &up, &d_out, &mut d_gate, &mut d_up);
+    check("d_gate", &gate, &d_gate, |gate| loss(gate, &up));
+    check("d_up", &up, &d_up, |up| loss(&gate, up));
+}
+
+#[test]
+fn embedding_of_a_token_that_comes_twice() {
+    let (table, d_out, tokens) = (values("table", 5 * 3), values("dy", 4 * 3), [2, 0, 2, 4]);
+    let loss = |table: &[f64]| {
+        let mut out = vec![0.0; 12];
+        embedding::forward(table, &tokens, 3, &mut out);
+        dot(&out, &d_out)
+    };
+    let mut d_table = vec![0.0; 15];
+    embedding::backward_weight(&tokens, 3, &d_out, &mut d_table);
+    check("d_table", &table, &d_table, loss);
+}
+
+#[test]
+fn cross_entropy_of_logits() {
+    let (logits, targets) = (values("logits", 3 * 19), [4, 18, 0]);
+    let loss = |logits: &[f64], logs: &mut [f64]| cross_entropy::forward(logits, &targets, 19, logs);
+    let mut logs = vec![0.0; 3];
+    let found = loss(&logits, &mut logs);
+    let by_definition: f64 = (0..3)
+        .map(|row| {
+            let row_logits = &logits[row * 19..][..19];
+            let total: f64 = row_logits.iter().map(|logit| logit.exp()).sum();
+            total.ln() - row_logits[targets[row] as usize]
+        })
+        .sum();
+    assert!((found - by_definition).abs() < 1e-12);
+    let mut gradient = logits.clone();
+    cross_entropy::backward(&mut gradient, &targets, 19, &logs, 0.25);
+    check("d_logits", &logits, &gradient, |logits| 0.25 * loss(logits, &mut [0.0; 3]));
+}
+
+/// What attention is by its definition, one query after the other.
+fn attend(layer: &Attention, q: &[f64], k: &[f64], v: &[f64]) -> Vec<f64> {
+    let Attention { heads, kv_heads, head, sequence } = *layer;
+    let mut out = vec![0.0; q.len()];
+    for token in 0..q.len() / (heads * head) {
+        let first = token / sequence * sequence;
+        for number in 0..heads {
+            let q = &q[(token * heads + number) * head..][..head];
+            let of = |values: &'_ [f64], token: usize| {
+                values[(token * kv_heads + number / (heads / kv_heads)) * head..][..head].to_vec()
+            };
+            let weights: Vec<f64> =
+                (first..=token).map(|key| (dot(q, &of(k, key)) / (head as f64).sqrt()).exp()).collect();
+            let total: f64 = weights.iter().sum();
+            for (key, weight) in (first..=token).zip(&weights) {
+                let out = &mut out[(token * heads + number) * head..][..head];
+                out.iter_mut().zip(of(v, key)).for_each(|(out, v)| *out += weight / total * v);
+            }
+        }
+    }
+    out
+}
+
+#[test]
+fn attention_of_several_blocks_and_shared_keys() {
+    // 70 tokens are a block of 64 queries and one of 6.
+    for (kv_heads, sequence, sequences) in [(2, 5, 2), (1, 5, 2), (1, 70, 1)] {
+        let layer = Attention { heads: 2, kv_heads, head: 2, sequence };
+        let tokens = sequence * sequences;
+        let (q, d_out) = (values("q", tokens * 4), values("dy", tokens * 4));
+        let (k, v) = (values("k", tokens * kv_heads * 2), values("v", tokens * kv_heads * 2));
+        let mut scratch = Scratch::new(sequence);
+        let (mut out, mut logs) = (vec![0.0; tokens * 4], vec![0.0; tokens * 2]);
+        layer.forward(Inputs { q: &q, k: &k, v: &v }, &mut out, &mut logs, &mut scratch);
+        let by_definition = attend(&layer, &q, &k, &v);
+        let worst = out.iter().zip(&by_definition).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(worst < 1e-12, "{kv_heads} {sequence}: {worst:e}");
+
+        let (mut d_q, mut d_k, mut d_v) = (vec![5.0; q.len()], vec![5.0; k.len()], vec![5.0; v.len()]);
+        let gradients = InputGradients { q: &mut d_q, k: &mut d_k, v: &mut d_v };
+        layer.backward(Inputs { q: &q, k: &k, v: &v }, (&out, &d_out, &logs), gradients, &mut scratch);
+        check("d_q", &q, &d_q, |q| dot(&attend(&layer, q, &k, &v), &d_out));
+        check("d_k", &k, &d_k, |k| dot(&attend(&layer, &q, k, &v), &d_out));
+        check("d_v", &v, &d_v, |v| dot(&attend(&layer, &q, &k, v), &d_out));
+    }
+}

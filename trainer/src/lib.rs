@@ -1,0 +1,45 @@
+//! A small language-model trainer on consort's public Rust API.
+//!
+//! The floors, from the ground up: numbers and matrix products; layers, each in up to three functions; parameters in
+//! buckets; a model; an optimizer; ranks that share the work; the loop. `docs/adr/0038-trainer.md` has the reasons.
+//!
+//! ```
+//! use consort_trainer::model::Shape;
+//! use consort_trainer::optimizer::{AdamW, Schedule};
+//! use consort_trainer::text::{Text, VOCABULARY};
+//! use consort_trainer::train::{Run, Trainer};
+//!
+//! let shape = Shape {
+//!     vocabulary: VOCABULARY, width: 16, layers: 1, heads: 2, kv_heads: 1, hidden: 32, sequence: 16, tied: false,
+//!     rope_base: 10_000.0, norm_epsilon: 1e-5,
+//! };
+//! let schedule = Schedule { rate: 1e-2, least: 1e-3, warmup: 2, steps: 10 };
+//! let run = Run { shape, batch: 4, bucket_bytes: 1 << 20, adamw: AdamW::default(), schedule, clip: 1.0, seed: 1 };
+//! let text = Text::bundled(shape.sequence)?;
+//! let mut trainer = Trainer::<f32>::new(run, &text, None)?;
+//! let first = trainer.step()?.loss;
+//! assert!((first - 256f64.ln()).abs() < 0.1);
+//! # consort_trainer::error::Result::Ok(())
+//! ```
+
+#![deny(unsafe_code)]
+
+pub mod arguments;
+pub mod chart;
+pub mod error;
+pub mod launch;
+pub mod layers;
+pub mod model;
+pub mod number;
+pub mod optimizer;
+pub mod parallel;
+pub mod parameters;
+#[allow(unsafe_code, reason = "products of matrices are called with pointers")]
+pub mod products;
+pub mod progress;
+pub mod random;
+pub mod sample;
+pub mod session;
+pub mod text;
+pub mod timeline;
+pub mod train;

@@ -1,0 +1,152 @@
+//! The gradient of a whole model, in f64, and where its parameters lie.
+
+use super::*;
+use crate::error::Error;
+use crate::parameters::Local;
+use crate::random::Random;
+
+const SEED: u64 = 20_261_129;
+
+fn shape(tied: bool) -> Shape {
+    Shape {
+        vocabulary: 11,
+        width: 8,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        hidden: 12,
+        sequence: 6,
+        tied,
+        rope_base: 100.0,
+        norm_epsilon: 1e-5,
+    }
+}
+
+fn tokens(name: &str, count: usize) -> Vec<u32> {
+    let random = Random::new(SEED, name);
+    (0..count as u64).map(|index| random.below(index, 11) as u32).collect()
+}
+
+/// Weights that are far from the beginning's, so that every layer matters.
+fn weights(model: &Model<f64>) -> Values<f64> {
+    let mut weights = Values::zeros(model.layout()).unwrap();
+    for (id, parameter) in model.layout().parameters() {
+        let random = Random::new(SEED, &parameter.name);
+        for (index, value) in (0..).zip(weights.of_mut(model.layout(), id)) {
+            *value = 0.4 * random.normal(index) + if parameter.decays() { 0.0 } else { 1.0 };
+        }
+    }
+    weights
+}
+
+#[test]
+fn gradients_are_those_of_the_loss() {
+    for tied in [false, true] {
+        let model = Model::new(shape(tied), 100).unwrap();
+        let layout = model.layout();
+        let (data, targets) = (tokens("tokens", 12), tokens("targets", 12));
+        let mut weights = weights(&model);
+        let mut gradients = Values::zeros(layout).unwrap();
+        let mut kept = Activations::new(&shape(tied), 2);
+        model.forward(&weights, &data, &mut kept);
+        model.loss(&targets, &mut kept);
+        let mut local = Local::new(layout, &mut gradients);
+        model.backward(&weights, (&data, &targets), 0.5, &mut kept, &mut local).unwrap();
+        for (id, parameter) in layout.parameters() {
+            // A prime distance between the elements that are looked at.
+            for index in (0..parameter.elements()).step_by(7) {
+                let original = weights.of(layout, id)[index];
+                let mut loss = |change: f64| {
+                    weights.of_mut(layout, id)[index] = original + change;
+                    model.forward(&weights, &data, &mut kept);
+                    0.5 * model.loss(&targets, &mut kept)
+                };
+                let difference = (loss(1e-5) - loss(-1e-5)) / 2e-5;
+                loss(0.0);
+                let found = gradients.of(layout, id)[index];
+                assert!(
+                    (found - difference).abs() < 1e-7 * (1.0 + difference.abs()),
+                    "seed {SEED}: {}[{index}]: {found} and by difference {difference}",
+                    parameter.name
+                );
+            }
+        }
+    }
+}
+
+/// Gradients that note the order in which they are finished.
+struct Noting<'a> {
+    local: Local<'a, f64>,
+    finished: Vec<ParameterId>,
+}
+
+impl Gradients<f64> for Noting<'_> {
+    fn place(&mut self, id: ParameterId) -> &mut [f64] {
+        assert!(!self.finished.contains(&id), "a gradient changes after it was finished");
+        self.local.place(id)
+    }
+
+    fn finished(&mut self, id: ParameterId) -> Result<()> {
+        self.finished.push(id);
+        Ok(())
+    }
+}
+
+#[test]
+fn gradients_are_finished_in_the_order_of_the_layout() {
+    for tied in [false, true] {
+        let model = Model::new(shape(tied), 100).unwrap();
+        let weights = weights(&model);
+        let mut values = Values::zeros(model.layout()).unwrap();
+        let mut noting = Noting { local: Local::new(model.layout(), &mut values), finished: Vec::new() };
+        let mut kept = Activations::new(&shape(tied), 1);
+        let data = tokens("tokens", 6);
+        model.forward(&weights, &data, &mut kept);
+        model.loss(&data, &mut kept);
+        model.backward(&weights, (&data, &data), 1.0, &mut kept, &mut noting).unwrap();
+        let layout: Vec<ParameterId> = model.layout().parameters().map(|(id, _)| id).collect();
+        assert_eq!(noting.finished, layout);
+        assert_eq!(layout.len(), 1 + 18 + 1 + usize::from(!tied));
+    }
+}
+
+#[test]
+fn a_token_changes_no_logits_before_it() {
+    let model = Model::new(shape(false), 100).unwrap();
+    let weights = weights(&model);
+    let mut kept = Activations::new(&shape(false), 1);
+    let mut data = tokens("tokens", 6);
+    model.forward(&weights, &data, &mut kept);
+    let before = kept.logits().to_vec();
+    data[4] = (data[4] + 1) % 11;
+    model.forward(&weights, &data, &mut kept);
+    assert_eq!(before[..4 * 11], kept.logits()[..4 * 11]);
+    assert_ne!(before[4 * 11..5 * 11], kept.logits()[4 * 11..5 * 11]);
+}
+
+#[test]
+fn lengths_that_do_not_fit_are_refused() {
+    let wrong = [
+        Shape { heads: 3, ..shape(false) },
+        Shape { kv_heads: 3, ..shape(false) },
+        Shape { width: 4, ..shape(false) },
+        Shape { sequence: 0, ..shape(false) },
+    ];
+    for shape in wrong {
+        assert!(matches!(Model::<f32>::new(shape, 100), Err(Error::Configuration { .. })), "{shape:?}");
+    }
+}
+
+#[test]
+fn operations_are_six_for_each_weight_and_what_attention_needs() {
+    let shape = shape(true);
+    let model = Model::<f32>::new(shape, 100).unwrap();
+    let matrices: usize = model
+        .layout()
+        .parameters()
+        .filter(|(_, parameter)| parameter.decays())
+        .map(|(_, p)| p.elements())
+        .sum();
+    let attention = 2 * 6 * 8 * 6;
+    assert_eq!(shape.operations_per_token(), (6 * matrices + attention) as f64);
+}

@@ -1,0 +1,186 @@
+//! The numbers that a model computes in: `f32`, and `f64` where a test needs to see rounding apart from mistakes.
+//!
+//! Invariant: sums have one order, whatever instructions the processor has: sixteen partial sums, folded at the end. So the
+//! same values give the same bits with AVX2 and without. Products of matrices are elsewhere.
+
+use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for f32 {}
+    impl Sealed for f64 {}
+}
+
+/// A floating-point number of a model: `f32` or `f64`.
+pub trait Number:
+    consort::Element
+    + sealed::Sealed
+    + Copy
+    + Default
+    + PartialOrd
+    + std::fmt::Debug
+    + Send
+    + Sync
+    + 'static
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + Neg<Output = Self>
+    + AddAssign
+    + MulAssign
+{
+    /// Zero.
+    const ZERO: Self;
+    /// One.
+    const ONE: Self;
+
+    /// The number nearest to `value`.
+    fn of(value: f64) -> Self;
+
+    /// This number, exactly.
+    fn wide(self) -> f64;
+
+    /// e to this power, within three units in the last place. For `f32`, powers beyond ±87 count as ±87.
+    fn exp(self) -> Self;
+
+    /// The square root.
+    fn sqrt(self) -> Self;
+}
+
+impl Number for f64 {
+    const ZERO: Self = 0.0;
+    const ONE: Self = 1.0;
+
+    #[inline(always)]
+    fn of(value: f64) -> Self {
+        value
+    }
+
+    #[inline(always)]
+    fn wide(self) -> f64 {
+        self
+    }
+
+    #[inline(always)]
+    fn exp(self) -> Self {
+        f64::exp(self)
+    }
+
+    #[inline(always)]
+    fn sqrt(self) -> Self {
+        f64::sqrt(self)
+    }
+}
+
+impl Number for f32 {
+    const ZERO: Self = 0.0;
+    const ONE: Self = 1.0;
+
+    #[inline(always)]
+    fn of(value: f64) -> Self {
+        value as f32
+    }
+
+    #[inline(always)]
+    fn wide(self) -> f64 {
+        f64::from(self)
+    }
+
+    /// The standard library's function is a call for each number; this one has no branch, so loops over it are vectors.
+    /// The power is n ln 2 + r with |r| ≤ ln 2 / 2, and e^r is the sum of Taylor to the seventh power.
+    #[inline(always)]
+    fn exp(self) -> Self {
+        /// 1.5 * 2^23: what is added to it is rounded to an integer, which its lowest bits then have.
+        const ROUNDER: f32 = 12_582_912.0;
+        // ln 2 in two parts: n times the first is exact for every n that occurs.
+        const LN_2_HIGH: f32 = 355.0 / 512.0;
+        const LN_2_LOW: f32 = -2.121_944_4e-4;
+        // Comparisons, not `clamp`: a value that is no number stays one that is not.
+        let x = if self > 87.0 { 87.0 } else { self };
+        let x = if x < -87.0 { -87.0 } else { x };
+        let rounded = x * std::f32::consts::LOG2_E + ROUNDER;
+        let n = rounded - ROUNDER;
+        let r = (x - n * LN_2_HIGH) - n * LN_2_LOW;
+        let mut sum = 1.0 / 5040.0;
+        for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+            sum = sum * r + coefficient;
+        }
+        sum * f32::from_bits(rounded.to_bits().wrapping_add(127) << 23)
+    }
+
+    #[inline(always)]
+    fn sqrt(self) -> Self {
+        f32::sqrt(self)
+    }
+}
+
+/// The partial sums of a sum.
+const LANES: usize = 16;
+
+/// The sum of `term` over two slices of equal length, in the one order.
+#[inline(always)]
+pub(crate) fn sum2<T: Number>(a: &[T], b: &[T], term: impl Fn(T, T) -> T) -> T {
+    let mut lanes = [T::ZERO; LANES];
+    let (a_whole, a_rest) = a.as_chunks::<LANES>();
+    let (b_whole, b_rest) = b.as_chunks::<LANES>();
+    for (a, b) in a_whole.iter().zip(b_whole) {
+        for lane in 0..LANES {
+            lanes[lane] += term(a[lane], b[lane]);
+        }
+    }
+    for (lane, (a, b)) in a_rest.iter().zip(b_rest).enumerate() {
+        lanes[lane] += term(*a, *b);
+    }
+    let mut width = LANES / 2;
+    while width > 0 {
+        for lane in 0..width {
+            lanes[lane] += lanes[lane + width];
+        }
+        width /= 2;
+    }
+    lanes[0]
+}
+
+/// The sum of `term` over a slice, in the one order.
+#[inline(always)]
+pub(crate) fn sum<T: Number>(a: &[T], term: impl Fn(T) -> T) -> T {
+    sum2(a, a, |a, _| term(a))
+}
+
+/// Runs `body` compiled for the vector instructions that this processor has. What `body` calls must be inlined to profit.
+#[inline(always)]
+pub(crate) fn with_vectors<R>(body: impl FnOnce() -> R) -> R {
+    pulp::Arch::new().dispatch(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn powers_of_e_are_near_the_exact_ones() {
+        let mut worst = 0f64;
+        for step in -870_000..=870_000 {
+            let x = step as f32 * 1e-4;
+            let exact = f64::from(x).exp();
+            worst = worst.max((f64::from(Number::exp(x)) / exact - 1.0).abs());
+        }
+        assert!(worst < 3.0 * f64::from(f32::EPSILON), "{worst:e}");
+        assert_eq!(Number::exp(0f32), 1.0);
+        assert!(Number::exp(f32::NAN).is_nan());
+        assert!(Number::exp(-1e30f32) < 1e-37 && Number::exp(1e30f32) > 1e37);
+    }
+
+    #[test]
+    fn sums_are_the_same_with_and_without_vectors() {
+        for len in [0, 1, 15, 16, 17, 100, 1000] {
+            let values: Vec<f32> = (0..len).map(|at| (at as f32 * 0.1).sin()).collect();
+            let plain = sum(&values, |a| a * a);
+            let vectors = with_vectors(|| sum(&values, |a| a * a));
+            assert_eq!(plain.to_bits(), vectors.to_bits());
+            let exact: f64 = values.iter().map(|a| f64::from(*a) * f64::from(*a)).sum();
+            assert!((f64::from(plain) - exact).abs() <= 1e-5 * exact, "{len}");
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! AdamW, the schedule of its rate, and the bound on the gradient's norm.
+//!
+//! Invariant: each element's update depends on that element's gradient, moments and value, the step and the factor of
+//! clipping; so any part of the parameters may be updated by any rank. Sums of squares are in f64, parameter by
+//! parameter in the order of the layout.
+
+use crate::error::Result;
+use crate::number::{Number, with_vectors};
+use crate::parameters::{Layout, ParameterId, Values};
+
+/// The numbers of AdamW (Loshchilov and Hutter, 2019).
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct AdamW {
+    /// How slowly the mean of gradients changes.
+    pub beta1: f64,
+    /// How slowly the mean of their squares changes.
+    pub beta2: f64,
+    /// What is added to the root of the latter.
+    pub epsilon: f64,
+    /// The share of a matrix that a step takes away, times the rate.
+    pub weight_decay: f64,
+}
+
+impl Default for AdamW {
+    fn default() -> Self {
+        AdamW { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 }
+    }
+}
+
+/// A rate that rises in a line and falls as half a cosine.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Schedule {
+    /// The highest rate.
+    pub rate: f64,
+    /// The last rate.
+    pub least: f64,
+    /// Steps in which the rate rises.
+    pub warmup: usize,
+    /// All steps.
+    pub steps: usize,
+}
+
+impl Schedule {
+    /// The rate of a step, counted from 0.
+    pub fn at(&self, step: usize) -> f64 {
+        if step < self.warmup {
+            return self.rate * (step + 1) as f64 / self.warmup as f64;
+        }
+        let falling = self.steps.saturating_sub(self.warmup).max(1) as f64;
+        let share = ((step - self.warmup) as f64 / falling).min(1.0);
+        self.least + (self.rate - self.least) * 0.5 * (1.0 + (std::f64::consts::PI * share).cos())
+    }
+}
+
+/// The square of the gradient's norm.
+pub fn square_norm<T: Number>(layout: &Layout, gradients: &Values<T>) -> f64 {
+    let squares = |id| {
+        // In f64: eight partial sums make the loop a vector, in one order.
+        let mut lanes = [0f64; 8];
+        for chunk in gradients.of(layout, id).chunks(8) {
+            for (lane, value) in lanes.iter_mut().zip(chunk) {
+                *lane += value.wide() * value.wide();
+            }
+        }
+        lanes.iter().sum::<f64>()
+    };
+    layout.parameters().map(|(id, _)| squares(id)).sum()
+}
+
+/// What gradients are multiplied by so that their norm is at most `bound`; 0 is no bound.
+pub fn clipping(norm: f64, bound: f64) -> f64 {
+    if bound > 0.0 { (bound / (norm + 1e-6)).min(1.0) } else { 1.0 }
+}
+
+/// The moments of all parameters.
+pub struct Moments<T: Number> {
+    mean: Values<T>,
+    square: Values<T>,
+    steps: i32,
+}
+
+/// The factors of one step.
+#[derive(Clone, Copy)]
+struct Factors<T> {
+    clipping: T,
+    beta1: T,
+    beta2: T,
+    kept: T,
+    rate: T,
+    root: T,
+    epsilon: T,
+}
+
+impl<T: Number> Moments<T> {
+    /// Before the first step.
+    ///
+    /// # Errors
+    /// [`Error::Memory`](crate::error::Error::Memory) where there are no pages.
+    pub fn new(layout: &Layout) -> Result<Self> {
+        Ok(Moments { mean: Values::zeros(layout)?, square: Values::zeros(layout)?, steps: 0 })
+    }
+
+    /// One step: `weights` move against `gradients` times `clipping`.
+    pub fn step(
+        &mut self,
+        adamw: &AdamW,
+        layout: &Layout,
+        (weights, gradients): (&mut Values<T>, &Values<T>),
+        rate: f64,
+        clipping: f64,
+    ) {
+        self.steps += 1;
+        let of = |decay: f64| Factors {
+            clipping: T::of(clipping),
+            beta1: T::of(adamw.beta1),
+            beta2: T::of(adamw.beta2),
+            kept: T::of(1.0 - rate * decay),
+            rate: T::of(rate / (1.0 - adamw.beta1.powi(self.steps))),
+            root: T::of(1.0 / (1.0 - adamw.beta2.powi(self.steps)).sqrt()),
+            epsilon: T::of(adamw.epsilon),
+        };
+        let (plain, decaying) = (of(0.0), of(adamw.weight_decay));
+        let ids: Vec<(ParameterId, bool)> =
+            layout.parameters().map(|(id, parameter)| (id, parameter.decays())).collect();
+        for (id, decays) in ids {
+            let factors = if decays { decaying } else { plain };
+            let (weights, gradients) = (weights.of_mut(layout, id), gradients.of(layout, id));
+            let (mean, square) = (self.mean.of_mut(layout, id), self.square.of_mut(layout, id));
+            with_vectors(|| update(factors, weights, gradients, mean, square));
+        }
+    }
+}
+
+#[inline(always)]
+fn update<T: Number>(f: Factors<T>, weights: &mut [T], gradients: &[T], mean: &mut [T], square: &mut [T]) {
+    let moments = mean.iter_mut().zip(square);
+    for ((weight, gradient), (mean, square)) in weights.iter_mut().zip(gradients).zip(moments) {
+        let gradient = *gradient * f.clipping;
+        *mean = *mean * f.beta1 + gradient * (T::ONE - f.beta1);
+        *square = *square * f.beta2 + gradient * gradient * (T::ONE - f.beta2);
+        *weight = *weight * f.kept - f.rate * *mean / (square.sqrt() * f.root + f.epsilon);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parameters::{Begin, Parameter};
+
+    #[test]
+    fn the_rate_rises_and_falls() {
+        let schedule = Schedule { rate: 1.0, least: 0.1, warmup: 4, steps: 104 };
+        let close = |step, rate: f64| {
+            assert!((schedule.at(step) - rate).abs() < 1e-12, "{step}: {}", schedule.at(step))
+        };
+        close(0, 0.25);
+        close(3, 1.0);
+        close(4, 1.0);
+        close(54, 0.55);
+        close(104, 0.1);
+        close(1000, 0.1);
+        assert_eq!(Schedule { warmup: 0, ..schedule }.at(0), 1.0);
+    }
+
+    #[test]
+    fn the_norm_is_bounded() {
+        assert_eq!(clipping(0.5, 1.0), 1.0);
+        assert!((clipping(4.0, 1.0) * 4.0 - 1.0).abs() < 1e-6);
+        assert_eq!(clipping(4.0, 0.0), 1.0);
+    }
+
+    #[test]
+    fn first_steps_are_the_rate_and_decay_is_of_matrices_alone() {
+        let parameter = |rows| Parameter { name: format!("{rows}"), shape: [rows, 4], begin: Begin::Ones };
+        let layout = Layout::new(vec![parameter(2), parameter(1)], 1);
+        let mut weights = Values::<f64>::begin(&layout, 0).unwrap();
+        let mut gradients = Values::zeros(&layout).unwrap();
+        let ids: Vec<_> = layout.parameters().map(|(id, _)| id).collect();
+        ids.iter().for_each(|id| gradients.of_mut(&layout, *id).fill(-3.0));
+        assert!((square_norm(&layout, &gradients) - 12.0 * 9.0).abs() < 1e-12);
+        let adamw = AdamW { weight_decay: 0.5, ..AdamW::default() };
+        let mut moments = Moments::new(&layout).unwrap();
+        moments.step(&adamw, &layout, (&mut weights, &gradients), 0.1, 1.0);
+        // Mean and root of the squares are equal, so the step is the rate, against the gradient.
+        for (id, expected) in ids.into_iter().zip([0.95 + 0.1, 1.1]) {
+            assert!(weights.of(&layout, id).iter().all(|weight| (weight - expected).abs() < 1e-8));
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Data parallel: each rank has all parameters and some of the sequences, and gradients are summed over the ranks.
+//!
+//! Invariant: a bucket's all-reduce starts when its last gradient is finished, while backward goes on with the next
+//! one. All ranks have the same layout, so they start the same buckets in the same order. What is summed are gradients of the
+//! loss divided by the tokens of all ranks, so the sum is the gradient of the mean, also where ranks have different
+//! numbers of tokens. Every rank gets the same bits.
+
+use std::time::{Duration, Instant};
+
+use consort::{Communicator, ReduceOp, Scope, ScopedWork};
+
+use crate::error::{Error, Result};
+use crate::number::Number;
+use crate::parameters::{Gradients, Layout, ParameterId, Values};
+use crate::timeline::{Activity, Span};
+
+/// How an exchange of gradients went.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Exchange {
+    /// The time that this rank waited after its own backward: exposed communication, and waiting for slower ranks.
+    pub exposed: Duration,
+    /// Buckets whose sums were over on this rank before its backward ended.
+    pub hidden: usize,
+    /// The sums, and the wait for the last of them.
+    pub spans: Vec<Span>,
+}
+
+/// A sum that was started.
+struct Sum<'a> {
+    work: ScopedWork<'a>,
+    begun: Instant,
+    /// When it was seen to be over.
+    over: Option<Instant>,
+}
+
+impl Sum<'_> {
+    fn look(&mut self) {
+        if self.over.is_none() && self.work.is_done() {
+            self.over = Some(Instant::now());
+        }
+    }
+}
+
+/// Gradients whose buckets are lent to all-reduces as they become complete.
+struct Overlapped<'a, 'scope, 'env, T: Number> {
+    layout: &'a Layout,
+    scope: &'a Scope<'a, 'scope, 'env>,
+    /// Those that are not lent.
+    buckets: Vec<Option<&'env mut [T]>>,
+    /// For each bucket the gradients that are not finished.
+    unfinished: Vec<usize>,
+    started: Vec<Sum<'a>>,
+}
+
+impl<T: Number> Gradients<T> for Overlapped<'_, '_, '_, T> {
+    fn place(&mut self, id: ParameterId) -> &mut [T] {
+        let bucket = self.buckets[self.layout.bucket(id)].as_mut().expect("the gradient is not finished");
+        &mut bucket[self.layout.range(id)]
+    }
+
+    fn finished(&mut self, id: ParameterId) -> Result<()> {
+        let bucket = self.layout.bucket(id);
+        self.unfinished[bucket] -= 1;
+        if self.unfinished[bucket] == 0 {
+            assert_eq!(bucket, self.started.len(), "buckets are complete in their order");
+            let complete = self.buckets[bucket].take().expect("a bucket is complete once");
+            let begun = Instant::now();
+            let work = self.scope.all_reduce(complete, ReduceOp::Sum)?;
+            self.started.push(Sum { work, begun, over: None });
+        }
+        self.started.iter_mut().for_each(Sum::look);
+        Ok(())
+    }
+}
+
+/// Runs `backward`, which adds gradients to `values`, and sums them over the ranks of `comm`. The step began at `step`.
+///
+/// # Errors
+/// What `backward` or an all-reduce ends with.
+///
+/// # Panics
+/// If `backward` leaves a gradient unfinished.
+pub fn exchange<T: Number>(
+    comm: &Communicator,
+    layout: &Layout,
+    values: &mut Values<T>,
+    step: Instant,
+    backward: impl FnOnce(&mut dyn Gradients<T>) -> Result<()>,
+) -> Result<Exchange> {
+    let buckets: Vec<Option<&mut [T]>> = values.buckets_mut().map(Some).collect();
+    let (unfinished, count) = (layout.members(), layout.buckets());
+    comm.scope(|scope| {
+        let mut gradients =
+            Overlapped { layout, scope, buckets, unfinished, started: Vec::with_capacity(count) };
+        if let Err(error) = backward(&mut gradients) {
+            return Ok(Err(error));
+        }
+        assert_eq!(gradients.started.len(), count, "every gradient is finished");
+        gradients.started.iter_mut().for_each(Sum::look);
+        let hidden = gradients.started.iter().filter(|sum| sum.over.is_some()).count();
+        let begun = Instant::now();
+        let mut spans = Vec::with_capacity(count + 1);
+        for sum in &mut gradients.started {
+            sum.work.wait()?;
+            sum.look();
+            let over = sum.over.unwrap_or_else(Instant::now);
+            spans.push(Span::new(Activity::Sum, step, sum.begun, over));
+        }
+        let end = Instant::now();
+        spans.push(Span::new(Activity::Wait, step, begun, end));
+        Ok(Ok(Exchange { exposed: end - begun, hidden, spans }))
+    })
+    .map_err(Error::from)
+    .flatten()
+}
+
+/// The sequences of rank `rank` of `size` in a batch: as equal shares as there are.
+pub fn share(batch: usize, rank: u32, size: u32) -> std::ops::Range<usize> {
+    let (rank, size) = (rank as usize, size as usize);
+    batch * rank / size..batch * (rank + 1) / size
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_a_partition() {
+        for (batch, size) in [(8, 2), (7, 3), (3, 3)] {
+            let shares: Vec<_> = (0..size).map(|rank| share(batch, rank, size)).collect();
+            assert_eq!((shares[0].start, shares[size as usize - 1].end), (0, batch));
+            assert!(shares.windows(2).all(|pair| pair[0].end == pair[1].start));
+            assert!(shares.iter().all(|share| !share.is_empty()));
+        }
+    }
+}

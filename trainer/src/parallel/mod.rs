@@ -1,0 +1,3 @@
+//! Several ranks. Each way to share the work is a module.
+
+pub mod data;

@@ -1,0 +1,102 @@
+//! What a waiting person sees: a bar where standard error is a terminal, lines where it is none.
+
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::train::Step;
+
+/// A running mean's weight of the last step.
+const WEIGHT: f64 = 0.1;
+/// Lines of a run without a terminal.
+const LINES: usize = 10;
+
+/// The steps that were taken, and how the time was spent.
+pub struct Progress {
+    bar: ProgressBar,
+    steps: usize,
+    done: usize,
+    begun: Instant,
+    tokens: usize,
+    exposed: Duration,
+    in_steps: Duration,
+    loss: Option<f64>,
+}
+
+impl Progress {
+    /// Of a run of `steps` steps. What is not shown draws nothing.
+    pub fn new(steps: usize, shown: bool) -> Self {
+        let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(Some(steps as u64), target);
+        let style = ProgressStyle::with_template("[{bar:24}] {pos}/{len}  {msg}  {eta} left");
+        bar.set_style(style.expect("the template is right").progress_chars("##."));
+        Progress {
+            bar,
+            steps,
+            done: 0,
+            begun: Instant::now(),
+            tokens: 0,
+            exposed: Duration::ZERO,
+            in_steps: Duration::ZERO,
+            loss: None,
+        }
+    }
+
+    /// A step was taken. Returns a line for people, ten of them in a run, where there is no bar.
+    pub fn step(&mut self, step: &Step) -> Option<String> {
+        self.done += 1;
+        self.tokens += step.tokens;
+        self.exposed += step.exchange.exposed;
+        self.in_steps += step.elapsed;
+        let loss = self.loss.map_or(step.loss, |mean| mean + WEIGHT * (step.loss - mean));
+        self.loss = Some(loss);
+        let text = self.text();
+        self.bar.set_message(text.clone());
+        self.bar.inc(1);
+        let is_due = self.done * LINES / self.steps > (self.done - 1) * LINES / self.steps;
+        (self.bar.is_hidden() && is_due).then(|| format!("step {}/{}  {text}", self.done, self.steps))
+    }
+
+    /// The running mean of the losses; the tokens a second since the beginning, and the share of the steps' time in which this
+    /// rank waited for gradients of others.
+    fn text(&self) -> String {
+        let rate = self.tokens as f64 / self.begun.elapsed().as_secs_f64().max(1e-9);
+        let exposed = 100.0 * self.exposed.as_secs_f64() / self.in_steps.as_secs_f64().max(1e-9);
+        let loss = self.loss.unwrap_or(f64::NAN);
+        format!(
+            "loss {loss:.3}  {rate:.0} tokens/s  compute {:.1} %, exposed communication {exposed:.1} %",
+            100.0 - exposed
+        )
+    }
+
+    /// The running mean of the losses.
+    pub fn loss(&self) -> f64 {
+        self.loss.unwrap_or(f64::NAN)
+    }
+
+    /// Removes the bar.
+    pub fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parallel::data::Exchange;
+    use crate::timeline::{Activity, Span};
+
+    #[test]
+    fn ten_lines_are_written_where_there_is_no_bar() {
+        let mut progress = Progress::new(35, false);
+        let exchange = Exchange { exposed: Duration::from_millis(1), ..Exchange::default() };
+        let now = Instant::now();
+        let computed = [Span::new(Activity::Forward, now, now, now); 3];
+        let elapsed = Duration::from_millis(4);
+        let step = Step { loss: 2.0, norm: 1.0, rate: 0.1, tokens: 64, elapsed, exchange, computed };
+        let lines: Vec<String> = (0..35).filter_map(|_| progress.step(&step)).collect();
+        assert_eq!(lines.len(), 10);
+        assert!(lines[9].starts_with("step 35/35  loss 2.000"), "{lines:?}");
+        assert!(lines[9].ends_with("compute 75.0 %, exposed communication 25.0 %"), "{lines:?}");
+    }
+}

@@ -1,0 +1,102 @@
+//! A rank from its arguments to the sample: what the program does between the command line and the exit status.
+
+use consort::{Communicator, Launch};
+
+use crate::arguments::{Arguments, Precision};
+use crate::chart::{Losses, draw, draw_step};
+use crate::error::{Error, Result};
+use crate::launch;
+use crate::number::Number;
+use crate::progress::Progress;
+use crate::sample::{Drawing, write};
+use crate::text::{Text, shown};
+use crate::timeline::gather;
+use crate::train::{Run, Trainer};
+
+/// Trains: alone, as a rank of a job, or by starting ranks.
+///
+/// # Errors
+/// Whatever the run ends with.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    if let Some(parent) = arguments.started_by {
+        launch::enter(parent)?;
+    }
+    // Before ranks are started: what is wrong is said once.
+    let run = arguments.run()?;
+    let text = match &arguments.text {
+        Some(path) => Text::read(path, run.shape.sequence)?,
+        None => Text::bundled(run.shape.sequence)?,
+    };
+    let job = Launch::detect()?;
+    if let Some(job) = &job
+        && arguments.ranks > 1
+        && arguments.ranks != job.size
+    {
+        return Err(Error::configuration(
+            format!("--ranks is {}, and the launcher started {} ranks", arguments.ranks, job.size),
+            "leave --ranks out under a launcher",
+        ));
+    }
+    if job.is_none() && arguments.ranks > 1 {
+        return launch::run(arguments.ranks);
+    }
+    let comm = job.is_some().then(Communicator::from_launcher).transpose()?;
+    match arguments.precision {
+        Precision::F32 => train::<f32>(arguments, run, &text, comm.as_ref()),
+        Precision::F64 => train::<f64>(arguments, run, &text, comm.as_ref()),
+    }
+}
+
+fn train<T: Number>(arguments: &Arguments, run: Run, text: &Text, comm: Option<&Communicator>) -> Result<()> {
+    let is_first = comm.is_none_or(|comm| comm.rank() == 0);
+    let mut trainer = Trainer::<T>::new(run, text, comm)?;
+    let parameters = trainer.model().layout().elements();
+    if is_first {
+        println!(
+            "{parameters} parameters in {} buckets, {} tokens of text, {} a step, {} ranks",
+            trainer.model().layout().buckets(),
+            text.training_tokens(),
+            run.batch * run.shape.sequence,
+            comm.map_or(1, Communicator::size)
+        );
+    }
+    let mut progress = Progress::new(arguments.steps, is_first);
+    let mut losses = Vec::new();
+    let mut spans = Vec::new();
+    for number in 1..=arguments.steps {
+        if let Some(comm) = comm.filter(|_| number == arguments.steps) {
+            // The last step is drawn: ranks begin it together.
+            comm.barrier()?;
+        }
+        let step = trainer.step()?;
+        losses.push(step.loss);
+        spans = step.spans();
+        let line = progress.step(&step);
+        if let Some(line) = line.filter(|_| is_first) {
+            println!("{line}");
+        }
+    }
+    progress.end();
+    let ranks = gather(comm, &spans)?;
+    if !is_first {
+        return Ok(());
+    }
+    let held_out = trainer.held_out_loss();
+    println!(
+        "after {} steps: loss {:.3} nats a byte, {held_out:.3} on text that was held out",
+        arguments.steps,
+        progress.loss()
+    );
+    let title = format!("{parameters} parameters, {} ranks", comm.map_or(1, Communicator::size));
+    draw(&arguments.chart, &Losses { steps: &losses, held_out, title: &title })?;
+    draw_step(&arguments.timeline, &ranks)?;
+    println!("charts: {}, {}", arguments.chart.display(), arguments.timeline.display());
+    if arguments.sample > 0 {
+        let prompt: Vec<u32> = arguments.prompt.bytes().map(u32::from).collect();
+        let drawing =
+            Drawing { tokens: arguments.sample, temperature: arguments.temperature, seed: run.seed };
+        let written = write(trainer.model(), trainer.weights(), &prompt, drawing);
+        println!("\n{}{}", arguments.prompt, shown(&written));
+    }
+    Ok(())
+}

@@ -1,0 +1,68 @@
+//! What each rank did when, within one step.
+//!
+//! Invariant: times count from the beginning of the rank's own step. Ranks that have just left a barrier begin it together, within
+//! what a message takes. A sum counts as running until it was seen to be over, which is looked at whenever a gradient is
+//! finished and when the rank waits.
+
+use std::time::Instant;
+
+use consort::Communicator;
+
+use crate::error::Result;
+
+/// What a rank does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Activity {
+    /// The layers, first to last, and the loss.
+    Forward,
+    /// The layers, last to first.
+    Backward,
+    /// An all-reduce of a bucket, beside whatever else.
+    Sum,
+    /// Nothing, until the last sum is over.
+    Wait,
+    /// Norm, clipping and the change of the parameters.
+    Optimizer,
+}
+
+/// All activities, in the order of their numbers.
+pub const ACTIVITIES: [Activity; 5] =
+    [Activity::Forward, Activity::Backward, Activity::Sum, Activity::Wait, Activity::Optimizer];
+
+/// An activity from one moment to another.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Span {
+    /// What.
+    pub activity: Activity,
+    /// Seconds from the step's beginning.
+    pub begin_s: f64,
+    /// Seconds from the step's beginning.
+    pub end_s: f64,
+}
+
+impl Span {
+    /// An activity of a step that began at `step`.
+    pub fn new(activity: Activity, step: Instant, begin: Instant, end: Instant) -> Self {
+        let since = |moment: Instant| moment.duration_since(step).as_secs_f64();
+        Span { activity, begin_s: since(begin), end_s: since(end) }
+    }
+}
+
+/// The spans of all ranks, by rank. Every rank calls it, with the same number of spans.
+///
+/// # Errors
+/// What the all-gather ends with.
+pub fn gather(comm: Option<&Communicator>, spans: &[Span]) -> Result<Vec<Vec<Span>>> {
+    let Some(comm) = comm else { return Ok(vec![spans.to_vec()]) };
+    let number = |activity| ACTIVITIES.iter().position(|other| *other == activity).unwrap_or_default() as f64;
+    let own: Vec<f64> =
+        spans.iter().flat_map(|span| [number(span.activity), span.begin_s, span.end_s]).collect();
+    let mut all = vec![0.0; own.len() * comm.size() as usize];
+    comm.all_gather(&own, &mut all)?;
+    let span = |[activity, begin_s, end_s]: &[f64; 3]| Span {
+        activity: ACTIVITIES[*activity as usize],
+        begin_s: *begin_s,
+        end_s: *end_s,
+    };
+    Ok(all.chunks_exact(own.len()).map(|rank| rank.as_chunks::<3>().0.iter().map(span).collect()).collect())
+}
