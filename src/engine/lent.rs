@@ -4,16 +4,11 @@
 //! source is free as soon as its connection says so, in the order of the fills of that connection. Absent: which memory
 //! a transport reads so, and how it knows when that is over.
 
-use std::time::{Duration, Instant};
-
 use super::links::Links;
 
 /// Bytes below which a fill is copied by its transport: to copy as much as this takes no longer than the answer of the peer's
 /// adapter, which the end of an operation waits for otherwise.
 pub(super) const LENT_BYTES_MIN: usize = 16 << 10;
-
-/// How long a failed operation waits, once its connections are ended, for their devices to be done with what they were reading.
-const FENCED_MAX: Duration = Duration::from_millis(50);
 
 /// A source that may still be read.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +27,8 @@ pub(super) struct Lent {
     loans: Vec<Loan>,
     /// Of the source that the operation waits for at present.
     waits_for: Option<usize>,
+    /// Whether the operation has failed, and the connections of its sources are ended.
+    is_fenced: bool,
 }
 
 impl Lent {
@@ -79,25 +76,21 @@ impl Lent {
         self.waits_for.is_some() && self.loans.iter().any(|loan| is_over(links, loan))
     }
 
-    /// The operation has failed. Whether no device reads for it any more; `at_last` ends the connections of what is still read.
-    pub(super) fn withdraw(&mut self, links: &mut Links, at_last: bool) -> bool {
-        self.loans.iter().for_each(|loan| links.go_on(loan.link));
-        if at_last && !self.are_free(links) {
-            // In a failed communicator nothing comes after this. What cannot be ended has its error at the connection's end.
+    /// The operation has failed: ends the connections of what may still be read, by which nothing comes in a failed communicator. Whether
+    /// no device reads for it any more.
+    pub(super) fn withdraw(&mut self, links: &mut Links) -> bool {
+        if !std::mem::replace(&mut self.is_fenced, true) {
+            // What cannot be ended has its error at the connection's end.
             self.loans.iter().for_each(|loan| links.fence(loan.link));
-            let by = Instant::now() + FENCED_MAX;
-            while !self.are_free(links) && Instant::now() < by {
-                self.loans.iter().for_each(|loan| links.go_on(loan.link));
-                std::thread::yield_now();
-            }
         }
+        self.loans.iter().for_each(|loan| links.go_on(loan.link));
         self.are_free(links)
     }
 
     /// Forgets all: what is still read is another process's, or of an operation that has given up.
     pub(super) fn forget(&mut self) {
         self.loans.clear();
-        self.waits_for = None;
+        (self.waits_for, self.is_fenced) = (None, false);
     }
 }
 

@@ -54,7 +54,7 @@ pub(super) struct Ends {
 pub(super) const SOCKETS: Ends = Ends { message_s: 2.5e-6, byte_s: 0.25e-9 };
 
 /// By an adapter: a work request, a doorbell and a completion, and no call of the system. The sender copies each byte once to
-/// registered memory, and the receiver folds it or copies it once from there.
+/// registered memory, unless the program has registered the call's, which plans do not know, and the receiver folds it or copies it once from there.
 ///
 /// Source: `docs/measurements/benches.md`, posts and received messages over an adapter that does nothing; of the bytes as [`of_cores`].
 pub(super) const RDMA: Ends = Ends { message_s: 0.25e-6, byte_s: BYTE_S };

@@ -96,6 +96,10 @@ fn calls(comm: &Communicator, number: u64) {
     let (next, last) = ((me + 1) % comm.size(), (me + comm.size() - 1) % comm.size());
     comm.exchange_into(&input[..COUNT], next, &mut output[..COUNT], last).expect("all ranks call it");
     check("send and receive", &output[..COUNT], &|at| value(call, last, at));
+    assert!(
+        Verbs::standin_was_given(input.as_ptr() as usize, input.len() * 8),
+        "what was sent last was copied"
+    );
 }
 
 /// What arrives is what was there, for one adapter and for several, and though all memory is written again at once.
@@ -132,6 +136,7 @@ fn no_adapter_reads_for_a_call_that_has_failed() {
             let mut other = SharedBuffer::<u8>::new(4 << 20).expect("memory");
             let outcome = comm.all_reduce_into(&buffer, &mut other, ReduceOp::Sum);
             assert!(outcome.is_err(), "rank {} heard something", comm.rank());
+            assert!(Verbs::standin_was_given(buffer.as_ptr() as usize, buffer.len()), "it was copied");
             for memory in [&buffer, &other] {
                 assert!(!Verbs::standin_reads(memory.as_ptr() as usize, memory.len()), "it is still read");
             }

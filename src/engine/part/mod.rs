@@ -267,7 +267,7 @@ impl Part {
     pub(super) fn withdraw(&mut self, engine: &mut Engine, at_last: bool) -> bool {
         match &mut self.phase {
             Phase::Mapped(mapped) => mapped.withdraw(engine, at_last),
-            Phase::Run(_) => self.lent.withdraw(&mut engine.links, at_last),
+            Phase::Run(_) => self.lent.withdraw(&mut engine.links),
             _ => true,
         }
     }

@@ -97,6 +97,11 @@ impl Lent {
         self.flushed = self.flushed.max(id);
     }
 
+    /// How many are free.
+    pub(super) fn free(&self) -> u64 {
+        self.free
+    }
+
     /// Whether one was asked for that is not free.
     pub(super) fn is_awaited(&self) -> bool {
         self.awaited.get() > self.free

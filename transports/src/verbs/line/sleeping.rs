@@ -19,11 +19,25 @@ impl Line {
     pub(in super::super) fn arm(&mut self, take: Take<'_>) -> Result<bool, TransportError> {
         let awaits_sent = self.awaits_sent();
         self.queue.arm(awaits_sent)?;
-        let before = (self.heard, self.broke.is_some());
+        let before = self.found();
         self.listen(take)?;
         // What had come may have been announced late, and have taken the place of what is to come.
-        let is_quiet =
-            (self.heard, self.broke.is_some(), self.awaits_sent()) == (before.0, before.1, awaits_sent);
+        let is_quiet = self.found() == before && self.awaits_sent() == awaits_sent;
         Ok(is_quiet && self.queue.is_armed(awaits_sent))
+    }
+
+    /// What has come, and what is over: each may be what is waited for.
+    fn found(&self) -> (u64, bool, u64, u64) {
+        (self.heard, self.broke.is_some(), self.reaped, self.lent.free())
+    }
+
+    /// The last of its work that its device has said is over.
+    pub(in super::super) fn reaped(&self) -> u64 {
+        self.reaped
+    }
+
+    /// Whether its queue pair has failed, by what it has heard so far.
+    pub(in super::super) fn has_failed(&self) -> bool {
+        self.broke.is_some()
     }
 }

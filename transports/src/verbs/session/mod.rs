@@ -401,8 +401,8 @@ impl Session {
             let written = (!is_carried).then_some(Data::Picture(place, fragment.bytes));
             lane.open().map_or(Ok(false), |line| line.send(written, Some(message), carried))
         });
-        // A failure is the next look's to find.
-        sent.unwrap_or(false)
+        // A failure is the next look's to find. The device may have taken a part: it is sent again when the lane is fenced, and not before.
+        sent.unwrap_or_else(|_| lanes[at].line().is_some_and(Line::has_failed))
     }
 
     fn say_what_is_owed(&mut self) {
@@ -482,7 +482,8 @@ impl Session {
             }
         })?;
         if self.inbox.has_ended() {
-            return Ok(PeerState::Closed);
+            // The lanes that may still read a source are looked at until they do not.
+            return Ok(if self.sources.is_empty() { PeerState::Closed } else { PeerState::Open });
         }
         if !self.is_whole || !self.fences_are_heard() {
             self.wrong = self.mend().err();
@@ -543,7 +544,9 @@ impl Session {
             let mut take = |message: &Message, carried: Span<'_>| inbox.take(message, carried);
             is_quiet &= match &mut lane.state {
                 State::Open(line) | State::Meeting(line, ..) => line.arm(&mut take)?,
-                State::Closed | State::Asking(..) | State::Draining(..) => true,
+                State::Closed | State::Asking(..) => true,
+                // It is not watched, and what it gives back may be waited for.
+                State::Draining(..) => self.sources.is_empty(),
             };
         }
         self.is_armed = is_quiet && self.fences_are_heard();

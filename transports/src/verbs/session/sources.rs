@@ -56,6 +56,11 @@ impl Sources {
         self.all.is_empty()
     }
 
+    /// How many were lent and are free.
+    pub(super) fn free(&self) -> u64 {
+        self.free
+    }
+
     /// Whether a fill has a source.
     pub(super) fn has(&self, fill: u64) -> bool {
         self.all.iter().any(|source| source.fill == fill)

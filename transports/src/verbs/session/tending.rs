@@ -34,15 +34,22 @@ impl Session {
     /// Looks after it while its rank is in no call, or sleeps: what was taken in wakes the rank then.
     pub(super) fn tend(&mut self) {
         let was_armed = self.is_armed;
-        let said = |of: &Self| (of.inbox.ready.value(), of.inbox.credit.value());
-        let before = said(self);
+        let before = self.heard();
         // An error is the next look's to find.
         let is_open = matches!(self.progress(), Ok(PeerState::Open));
         self.flush_credits();
         self.ask_devices();
-        if was_armed && (!is_open || said(self) != before || !matches!(self.arm(), Ok(true))) {
+        if was_armed && (!is_open || self.heard() != before || !matches!(self.arm(), Ok(true))) {
             self.is_rung = self.bell.write(1).is_ok();
         }
+    }
+
+    /// A word that changes with all that a rank may sleep for: what has come, sources that are free, and room.
+    fn heard(&mut self) -> [u64; 5] {
+        let reaped = self.lanes.iter().filter_map(Lane::line).map(Line::reaped).fold(0, u64::wrapping_add);
+        let acknowledged = self.inbox.peering.stream(STREAM).0.acknowledged();
+        let (ready, credit) = (self.inbox.ready.value(), self.inbox.credit.value());
+        [ready, credit, self.sources.free(), acknowledged, reaped]
     }
 
     /// Has each lane's device say whether what was sent has arrived.

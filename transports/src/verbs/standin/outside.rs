@@ -42,6 +42,13 @@ impl Verbs {
         });
     }
 
+    /// Whether an adapter was given some of this memory to send, among the last that it was given.
+    pub fn standin_was_given(start: usize, bytes: usize) -> bool {
+        let is_in =
+            |(at, length): &(usize, usize)| *length > 0 && *at >= start && at + length <= start + bytes;
+        with(|world| world.queues.values().any(|of| of.posted.iter().any(is_in)))
+    }
+
     /// Whether an adapter may still read some of this memory for what it was given to send.
     pub fn standin_reads(start: usize, bytes: usize) -> bool {
         let is_in = |source: &Source| match source {
