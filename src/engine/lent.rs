@@ -4,6 +4,8 @@
 //! source is free as soon as its connection says so, in the order of the fills of that connection. Absent: which memory
 //! a transport reads so, and how it knows when that is over.
 
+use std::collections::BTreeSet;
+
 use super::links::Links;
 
 /// Bytes below which a fill is copied by its transport: to copy as much as this takes no longer than the answer of the peer's
@@ -79,12 +81,26 @@ impl Lent {
     /// The operation has failed: ends the connections of what may still be read, by which nothing comes in a failed communicator. Whether
     /// no device reads for it any more.
     pub(super) fn withdraw(&mut self, links: &mut Links) -> bool {
+        if self.go_on(links) {
+            return true;
+        }
         if !std::mem::replace(&mut self.is_fenced, true) {
             // What cannot be ended has its error at the connection's end.
-            self.loans.iter().for_each(|loan| links.fence(loan.link));
+            self.each_link(|link| links.fence(link));
         }
-        self.loans.iter().for_each(|loan| links.go_on(loan.link));
+        self.go_on(links)
+    }
+
+    /// Has what is still read go on. Whether nothing is.
+    fn go_on(&mut self, links: &mut Links) -> bool {
+        self.each_link(|link| links.go_on(link));
         self.are_free(links)
+    }
+
+    /// The links of what is lent, each once.
+    fn each_link(&self, each: impl FnMut(usize)) {
+        let links: BTreeSet<usize> = self.loans.iter().map(|loan| loan.link).collect();
+        links.into_iter().for_each(each);
     }
 
     /// Forgets all: what is still read is another process's, or of an operation that has given up.

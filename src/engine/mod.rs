@@ -33,7 +33,7 @@ mod zero_copy;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use consort_memory::{Bell, Held, HeldRead, Span, SpanMut, access_epoch};
 
@@ -161,6 +161,9 @@ pub(crate) fn give_back(mut task: Task, memory: Vec<Memory>) {
         discarded::keep(device, task.watched(), (task, memory));
     }
 }
+
+/// How long the end of all queued operations waits for devices to give back what they were reading, once they were made to end.
+const WITHDRAWN_MAX: Duration = Duration::from_millis(50);
 
 /// Steps of an operation that no thread waits for in one turn: at most some milliseconds of copying.
 const UNATTENDED_STEPS: u32 = 64;
@@ -442,9 +445,16 @@ impl Engine {
 
     /// Ends every queued operation with this error.
     pub fn fail_queue(&mut self, error: &Error) {
-        for Queued { mut task, memory, ticket } in std::mem::take(&mut self.queue) {
+        let mut queue = std::mem::take(&mut self.queue);
+        let by = Instant::now() + WITHDRAWN_MAX;
+        // Every task ends what others do for it before any is waited for.
+        while !queue.iter_mut().fold(true, |all, queued| queued.task.withdraw(self, true) & all)
+            && Instant::now() < by
+        {
+            std::thread::yield_now();
+        }
+        for Queued { mut task, memory, ticket } in queue {
             self.leave_failed(&task);
-            task.withdraw(self, true);
             task.release();
             give_back(task, memory);
             ticket.finish(Err(error.clone()));

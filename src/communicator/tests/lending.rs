@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use consort_control::membership::group::Group;
 use consort_kernels::ReduceOp;
-use consort_memory::SharedBuffer;
+use consort_memory::{SharedBuffer, UserBuffer};
 use consort_testing::Random;
 use consort_transports::{Transport, Verbs};
 
@@ -118,6 +118,12 @@ fn what_adapters_read_of_programs_arrives() {
     }
 }
 
+/// Makes the connections.
+fn meet(comm: &Communicator) {
+    let comm = comm.with_timeout(Duration::from_secs(60));
+    comm.all_reduce(&mut vec![1u8; 1 << 20], ReduceOp::Sum).expect("all ranks call it");
+}
+
 /// A call that fails gives memory back that no adapter reads any more, though nothing of what they sent was answered.
 #[test]
 fn no_adapter_reads_for_a_call_that_has_failed() {
@@ -125,10 +131,6 @@ fn no_adapter_reads_for_a_call_that_has_failed() {
     for adapters in [1, 2] {
         let options = Options::default().timeout(Duration::from_millis(300)).algorithms("ring");
         let all = ranks(2, NETWORK, adapters, &options);
-        let meet = |comm: &Communicator| {
-            let comm = comm.with_timeout(Duration::from_secs(60));
-            comm.all_reduce(&mut vec![1u8; 1 << 20], ReduceOp::Sum).expect("all ranks call it");
-        };
         std::thread::scope(|threads| all.iter().for_each(|comm| _ = threads.spawn(move || meet(comm))));
         Verbs::silence_standin(NETWORK);
         let fail = |comm: &Communicator| {
@@ -149,5 +151,34 @@ fn no_adapter_reads_for_a_call_that_has_failed() {
                 assert!(matches!(error, Error::Timeout { .. }), "{error}");
             }
         });
+    }
+}
+
+/// The same of a started call whose communicator is dropped: the buffer comes back when no adapter reads it.
+#[test]
+fn no_adapter_reads_for_a_communicator_that_was_dropped() {
+    const NETWORK: u8 = 3;
+    for adapters in [1, 2] {
+        let options = Options::default().timeout(Duration::from_millis(300)).algorithms("ring");
+        let all = ranks(2, NETWORK, adapters, &options);
+        std::thread::scope(|threads| all.iter().for_each(|comm| _ = threads.spawn(move || meet(comm))));
+        Verbs::silence_standin(NETWORK);
+        let fail = |comm: Communicator| {
+            let buffer = vec![1u8; 4 << 20];
+            let (start, bytes) = (buffer.as_ptr() as usize, buffer.len());
+            let _registered = UserBuffer::new(start, bytes).expect("a buffer");
+            let work = comm.start_all_reduce(buffer, ReduceOp::Sum).expect("it is started");
+            // The control thread sends.
+            while !Verbs::standin_was_given(start, bytes) {
+                assert!(!work.is_done(), "it was copied");
+                std::thread::yield_now();
+            }
+            drop(comm);
+            let (buffer, outcome) = work.wait_with_buffer();
+            assert!(outcome.is_err(), "it heard something");
+            assert!(!Verbs::standin_reads(start, bytes), "it is still read");
+            drop(buffer);
+        };
+        std::thread::scope(|threads| all.into_iter().for_each(|comm| _ = threads.spawn(move || fail(comm))));
     }
 }

@@ -36,8 +36,8 @@ impl Line {
         self.reaped
     }
 
-    /// Whether its queue pair has failed, by what it has heard so far.
-    pub(in super::super) fn has_failed(&self) -> bool {
-        self.broke.is_some()
+    /// The last of its work that its device has taken.
+    pub(in super::super) fn accepted(&self) -> u64 {
+        self.queue.accepted()
     }
 }

@@ -261,6 +261,7 @@ impl Connection for SessionConnection {
 
     fn fence(&mut self) -> Result<(), TransportError> {
         self.own()?.fence();
+        self.tend();
         Ok(())
     }
 

@@ -91,6 +91,8 @@ pub(super) struct Session {
     is_armed: bool,
     bell: EventFd,
     is_rung: bool,
+    /// Whether something was heard while its rank looked elsewhere, before it was to sleep.
+    has_news: bool,
     wrong: Option<&'static str>,
     /// Why nothing goes any more, where its program has ended it.
     fenced: Option<TransportError>,
@@ -145,6 +147,7 @@ impl Session {
             is_armed: false,
             bell,
             is_rung: false,
+            has_news: false,
             wrong: None,
             fenced: None,
             lost: None,
@@ -396,13 +399,14 @@ impl Session {
         });
         let Self { lanes, memory, sources, .. } = self;
         let lane = &mut lanes[at];
+        let before = lane.line().map(Line::accepted);
         let sent = sources.send(lane, place, fragment, message).unwrap_or_else(|| {
             let carried = is_carried.then(|| memory.theirs.read(place, fragment.bytes));
             let written = (!is_carried).then_some(Data::Picture(place, fragment.bytes));
             lane.open().map_or(Ok(false), |line| line.send(written, Some(message), carried))
         });
-        // A failure is the next look's to find. The device may have taken a part: it is sent again when the lane is fenced, and not before.
-        sent.unwrap_or_else(|_| lanes[at].line().is_some_and(Line::has_failed))
+        // A failure is the next look's to find. Where the device has taken a part, all is sent again when the lane is fenced, and not before.
+        sent.unwrap_or_else(|_| lanes[at].line().map(Line::accepted) != before)
     }
 
     fn say_what_is_owed(&mut self) {
@@ -462,7 +466,11 @@ impl Session {
     fn progress(&mut self) -> Result<PeerState, TransportError> {
         let gone_on = self.go_on();
         self.retire_sources();
-        gone_on
+        match gone_on {
+            // It is looked at until no lane reads a source any more.
+            Ok(PeerState::Closed) if !self.sources.is_empty() => Ok(PeerState::Open),
+            gone_on => gone_on,
+        }
     }
 
     fn go_on(&mut self) -> Result<PeerState, TransportError> {
@@ -482,8 +490,11 @@ impl Session {
             }
         })?;
         if self.inbox.has_ended() {
-            // The lanes that may still read a source are looked at until they do not.
-            return Ok(if self.sources.is_empty() { PeerState::Closed } else { PeerState::Open });
+            // Nothing that is still read will be taken.
+            if !self.sources.is_empty() {
+                self.wind_up();
+            }
+            return Ok(PeerState::Closed);
         }
         if !self.is_whole || !self.fences_are_heard() {
             self.wrong = self.mend().err();
@@ -549,7 +560,7 @@ impl Session {
                 State::Draining(..) => self.sources.is_empty(),
             };
         }
-        self.is_armed = is_quiet && self.fences_are_heard();
+        self.is_armed = is_quiet && self.fences_are_heard() && !std::mem::take(&mut self.has_news);
         Ok(self.is_armed)
     }
 

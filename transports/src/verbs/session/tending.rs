@@ -22,7 +22,7 @@ impl Session {
     pub(super) fn needs_tending(&mut self) -> bool {
         self.wrong.is_none()
             && !self.lanes.iter().all(Lane::is_closed)
-            && !self.inbox.has_ended()
+            && (!self.inbox.has_ended() || !self.sources.is_empty())
             && (!self.is_whole || !self.is_delivered() || !self.is_heard() || self.owes_soon())
     }
 
@@ -39,7 +39,10 @@ impl Session {
         let is_open = matches!(self.progress(), Ok(PeerState::Open));
         self.flush_credits();
         self.ask_devices();
-        if was_armed && (!is_open || self.heard() != before || !matches!(self.arm(), Ok(true))) {
+        let has_news = !is_open || self.heard() != before;
+        if !was_armed {
+            self.has_news |= has_news;
+        } else if has_news || !matches!(self.arm(), Ok(true)) {
             self.is_rung = self.bell.write(1).is_ok();
         }
     }
