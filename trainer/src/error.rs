@@ -37,7 +37,7 @@ pub enum Error {
         error: std::io::Error,
     },
     /// The picture of the losses could not be drawn.
-    #[error("the chart {path} could not be drawn: {why}; name another file with --chart")]
+    #[error("the chart {path} could not be drawn: {why}; name another file with --chart or --timeline")]
     Chart {
         /// The file.
         path: String,
@@ -66,7 +66,9 @@ pub enum Error {
     #[error(transparent)]
     Library(#[from] consort::Error),
     /// There is no memory for parameters or gradients.
-    #[error("no memory for parameters and gradients: {0}; choose a smaller model, or start fewer ranks")]
+    #[error(
+        "no memory for parameters and gradients: {0}; choose a smaller model, or start fewer ranks; where open files are too many, raise their limit (ulimit -n) or --bucket-kib"
+    )]
     Memory(#[from] consort::MemoryError),
 }
 

@@ -1,5 +1,7 @@
 //! A rank from its arguments to the sample: what the program does between the command line and the exit status.
 
+use std::path::Path;
+
 use consort::{Communicator, Launch};
 
 use crate::arguments::{Arguments, Precision};
@@ -37,6 +39,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             "leave --ranks out under a launcher",
         ));
     }
+    run.check(job.as_ref().map_or(arguments.ranks, |job| job.size))?;
+    for (file, option) in [(&arguments.chart, "--chart"), (&arguments.timeline, "--timeline")] {
+        check_place(file, option)?;
+    }
     if job.is_none() && arguments.ranks > 1 {
         return launch::run(arguments.ranks);
     }
@@ -45,6 +51,18 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Precision::F32 => train::<f32>(arguments, run, &text, comm.as_ref()),
         Precision::F64 => train::<f64>(arguments, run, &text, comm.as_ref()),
     }
+}
+
+/// Whether a picture can be expected to find its place: after the last step it would be late to say that it does not.
+fn check_place(file: &Path, option: &'static str) -> Result<()> {
+    let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if directory.is_dir() && !file.is_dir() {
+        return Ok(());
+    }
+    Err(Error::configuration(
+        format!("{option} is {}, which is no file in a directory that is there", file.display()),
+        "name another file",
+    ))
 }
 
 fn train<T: Number>(arguments: &Arguments, run: Run, text: &Text, comm: Option<&Communicator>) -> Result<()> {

@@ -15,6 +15,7 @@ pub const VOCABULARY: usize = 256;
 const BUNDLED: &str = include_str!("../text/training.txt");
 
 /// A text, as tokens.
+#[derive(Hash)]
 pub struct Text {
     training: Vec<u32>,
     held_out: Vec<u32>,

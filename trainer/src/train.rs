@@ -1,5 +1,6 @@
 //! One rank's training: steps over a text, what they took, and the loss on what is held out.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
 use consort::{Communicator, ReduceOp};
@@ -30,6 +31,37 @@ pub struct Run {
     pub clip: f64,
     /// From which the parameters' beginning and the order of the text follow.
     pub seed: u64,
+}
+
+impl Run {
+    /// Whether so many ranks can share its batches.
+    ///
+    /// # Errors
+    /// [`Error::Configuration`] where there are fewer sequences than ranks.
+    pub fn check(&self, ranks: u32) -> Result<()> {
+        if self.batch >= ranks as usize {
+            return Ok(());
+        }
+        Err(Error::configuration(
+            format!("{} sequences a step are fewer than {ranks} ranks", self.batch),
+            "give --batch at least one sequence for each rank",
+        ))
+    }
+}
+
+/// Ranks that were given other options or another text would train apart without a word: all of them have the error.
+fn agree<T: Number>(run: &Run, text: &Text, comm: &Communicator) -> Result<()> {
+    let mut hasher = DefaultHasher::new();
+    (format!("{run:?}"), size_of::<T>(), text).hash(&mut hasher);
+    let mut all = vec![0u64; comm.size() as usize];
+    comm.all_gather(&[hasher.finish()], &mut all)?;
+    match all.iter().position(|word| *word != all[0]) {
+        None => Ok(()),
+        Some(rank) => Err(Error::configuration(
+            format!("rank {rank} has other options or another text than rank 0"),
+            "start all ranks with the same arguments, file and program",
+        )),
+    }
 }
 
 /// What a step came to.
@@ -78,15 +110,14 @@ impl<'a, T: Number> Trainer<'a, T> {
     /// A rank of `comm`, before the first step.
     ///
     /// # Errors
-    /// [`Error::Configuration`] for lengths that do not fit, or fewer sequences than ranks; [`Error::Memory`].
+    /// [`Error::Configuration`] for lengths that do not fit, fewer sequences than ranks, or ranks with other options or another text;
+    /// [`Error::Memory`]; [`Error::Library`].
     pub fn new(run: Run, text: &'a Text, comm: Option<&'a Communicator>) -> Result<Self> {
         let (rank, size) = comm.map_or((0, 1), |comm| (comm.rank(), comm.size()));
-        if run.batch < size as usize {
-            return Err(Error::configuration(
-                format!("{} sequences a step are fewer than {size} ranks", run.batch),
-                "give --batch at least one sequence for each rank",
-            ));
+        if let Some(comm) = comm {
+            agree::<T>(&run, text, comm)?;
         }
+        run.check(size)?;
         let share = share(run.batch, rank, size);
         let model = Model::new(run.shape, run.bucket_bytes / size_of::<T>())?;
         let layout = model.layout();

@@ -96,6 +96,8 @@ fn what_is_wrong_is_said_once_and_before_ranks_start() {
         ("--ranks 2 --heads 3", "a width of 16 is not shared evenly by 3 heads"),
         ("--ranks 2 --text missing.txt", "missing.txt could not be read"),
         ("--ranks 2 --sequence 5000", "give a longer text or a smaller --sequence"),
+        ("--ranks 3 --batch 2", "2 sequences a step are fewer than 3 ranks"),
+        ("--ranks 2 --chart nowhere/loss.svg", "--chart is nowhere/loss.svg"),
     ] {
         let output = trainer(arguments).output().expect("the program");
         let errors = String::from_utf8_lossy(&output.stderr);

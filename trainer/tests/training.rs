@@ -142,3 +142,28 @@ fn a_sum_begins_when_its_bucket_is_complete() {
         }
     });
 }
+
+#[test]
+fn ranks_with_other_options_or_another_text_are_named() {
+    let of_rank =
+        |rank: u32| (Run { seed: 7 + u64::from(rank / 2), ..run() }, "a text of some words. ".repeat(100));
+    let other_text = |rank: u32| {
+        let last = if rank == 1 { "!" } else { "." };
+        (run(), "a text of some words. ".repeat(100) + last)
+    };
+    for (given, named) in
+        [(&of_rank as &(dyn Fn(u32) -> (Run, String) + Sync), "rank 2"), (&other_text, "rank 1")]
+    {
+        let comms = Communicator::local(3).expect("ranks");
+        std::thread::scope(|threads| {
+            for comm in &comms {
+                threads.spawn(move || {
+                    let (run, text) = given(comm.rank());
+                    let text = Text::new(text.as_bytes(), run.shape.sequence).expect("text");
+                    let error = Trainer::<f32>::new(run, &text, Some(comm)).err().expect("ranks that differ");
+                    assert!(error.to_string().contains(named), "{error}");
+                });
+            }
+        });
+    }
+}
