@@ -34,7 +34,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// Whether so many ranks can share its batches.
+    /// Whether a job of this many ranks can share its batches.
     ///
     /// # Errors
     /// [`Error::Configuration`] where there are fewer sequences than ranks.
