@@ -67,7 +67,7 @@ pub enum Error {
     Library(#[from] consort::Error),
     /// There is no memory for parameters or gradients.
     #[error(
-        "no memory for parameters and gradients: {0}; choose a smaller model, or start fewer ranks; where open files are too many, raise their limit (ulimit -n) or --bucket-kib"
+        "no memory for parameters and gradients: {0}; choose a smaller model, or start fewer ranks"
     )]
     Memory(#[from] consort::MemoryError),
 }

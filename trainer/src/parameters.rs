@@ -1,15 +1,20 @@
-//! Where parameters lie: in buckets, each one piece of memory that the ranks of a host can map.
+//! Where parameters lie: in buckets, each some whole pages of memory that the ranks of a host can map.
 //!
 //! Invariant: parameters lie in the order in which backward finishes their gradients, so buckets become complete one after
 //! the other, on all ranks in the same order. A parameter lies in one bucket, with all of its elements side by side, and its
 //! gradient lies at the same place of the gradients. Buckets end on [`ALIGNMENT`] elements, so that ranks can share one
 //! evenly; the elements between are zero and stay so. Absent: what moves buckets.
 
+use std::ops::Range;
+
 use consort::SharedBuffer;
 
 use crate::error::Result;
 use crate::number::Number;
 use crate::random::Random;
+
+/// Bytes of a page: no two buckets share one.
+const PAGE: usize = 4096;
 
 /// Buckets have a multiple of this many elements.
 pub const ALIGNMENT: usize = 64;
@@ -54,7 +59,7 @@ pub struct ParameterId(usize);
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Place {
     bucket: usize,
-    range: std::ops::Range<usize>,
+    range: Range<usize>,
 }
 
 /// Which parameters a model has, and where each lies.
@@ -109,7 +114,7 @@ impl Layout {
     }
 
     /// The elements of a parameter within its bucket.
-    pub fn range(&self, id: ParameterId) -> std::ops::Range<usize> {
+    pub fn range(&self, id: ParameterId) -> Range<usize> {
         self.places[id.0].range.clone()
     }
 
@@ -123,7 +128,10 @@ impl Layout {
 
 /// One number for each element of a layout: the parameters themselves, their gradients, or a moment.
 pub struct Values<T: Number> {
-    buckets: Vec<SharedBuffer<T>>,
+    /// One piece for all buckets: each piece has descriptors, and a large model has more buckets than a process may have of those.
+    memory: SharedBuffer<T>,
+    /// Where the buckets lie, one behind the other.
+    buckets: Vec<Range<usize>>,
 }
 
 impl<T: Number> Values<T> {
@@ -132,8 +140,14 @@ impl<T: Number> Values<T> {
     /// # Errors
     /// [`Error::Memory`](crate::error::Error::Memory) where there are no pages.
     pub fn zeros(layout: &Layout) -> Result<Self> {
-        let buckets = layout.buckets.iter().map(|elements| Ok(consort::alloc(*elements)?));
-        Ok(Values { buckets: buckets.collect::<Result<_>>()? })
+        let mut end = 0usize;
+        let range = |elements: &usize| {
+            let start = end.next_multiple_of(PAGE / size_of::<T>());
+            end = start + elements;
+            start..end
+        };
+        let buckets = layout.buckets.iter().map(range).collect();
+        Ok(Values { memory: consort::alloc(end)?, buckets })
     }
 
     /// What training begins with: a function of the seed and each parameter's name.
@@ -159,24 +173,35 @@ impl<T: Number> Values<T> {
 
     /// A parameter's elements.
     pub fn of(&self, layout: &Layout, id: ParameterId) -> &[T] {
-        let place = &layout.places[id.0];
-        &self.buckets[place.bucket][place.range.clone()]
+        &self.memory[self.place(layout, id)]
     }
 
     /// A parameter's elements, to be changed.
     pub fn of_mut(&mut self, layout: &Layout, id: ParameterId) -> &mut [T] {
-        let place = &layout.places[id.0];
-        &mut self.buckets[place.bucket][place.range.clone()]
+        let place = self.place(layout, id);
+        &mut self.memory[place]
+    }
+
+    fn place(&self, layout: &Layout, id: ParameterId) -> Range<usize> {
+        let Place { bucket, range } = &layout.places[id.0];
+        let start = self.buckets[*bucket].start;
+        start + range.start..start + range.end
     }
 
     /// The buckets.
     pub fn buckets(&self) -> impl Iterator<Item = &[T]> {
-        self.buckets.iter().map(|bucket| &bucket[..])
+        self.buckets.iter().map(|bucket| &self.memory[bucket.clone()])
     }
 
     /// The buckets, to be changed or lent.
     pub fn buckets_mut(&mut self) -> impl Iterator<Item = &mut [T]> {
-        self.buckets.iter_mut().map(|bucket| &mut bucket[..])
+        let (mut rest, mut at) = (&mut self.memory[..], 0);
+        self.buckets.iter().map(move |bucket| {
+            let (_, from) = std::mem::take(&mut rest).split_at_mut(bucket.start - at);
+            let (elements, behind) = from.split_at_mut(bucket.len());
+            (rest, at) = (behind, bucket.end);
+            elements
+        })
     }
 }
 
@@ -240,6 +265,19 @@ mod tests {
         assert_eq!(layout(1).members(), [1, 1, 1]);
         let places: Vec<_> = two.parameters().map(|(id, _)| (two.bucket(id), two.range(id))).collect();
         assert_eq!(places, [(0, 0..100), (0, 100..110), (1, 0..16)]);
+    }
+
+    #[test]
+    fn buckets_share_no_page() {
+        let layout = layout(105);
+        let mut values = Values::<f64>::zeros(&layout).unwrap();
+        let starts: Vec<usize> = values.buckets().map(|bucket| bucket.as_ptr() as usize).collect();
+        assert!(starts.iter().all(|start| start.is_multiple_of(PAGE)), "{starts:?}");
+        values.buckets_mut().zip(1..).for_each(|(bucket, number)| bucket.fill(f64::from(number)));
+        for (id, parameter) in layout.parameters() {
+            let number = layout.bucket(id) as f64 + 1.0;
+            assert!(values.of(&layout, id).iter().all(|value| *value == number), "{}", parameter.name);
+        }
     }
 
     #[test]
