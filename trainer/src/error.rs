@@ -66,9 +66,7 @@ pub enum Error {
     #[error(transparent)]
     Library(#[from] consort::Error),
     /// There is no memory for parameters or gradients.
-    #[error(
-        "no memory for parameters and gradients: {0}; choose a smaller model, or start fewer ranks"
-    )]
+    #[error("no memory for parameters and gradients: {0}; choose a smaller model, or start fewer ranks")]
     Memory(#[from] consort::MemoryError),
 }
 
