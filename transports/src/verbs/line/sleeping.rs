@@ -19,16 +19,16 @@ impl Line {
     pub(in super::super) fn arm(&mut self, take: Take<'_>) -> Result<bool, TransportError> {
         let awaits_sent = self.awaits_sent();
         self.queue.arm(awaits_sent)?;
-        let before = self.found();
+        let before = self.found(awaits_sent);
         self.listen(take)?;
         // What had come may have been announced late, and have taken the place of what is to come.
-        let is_quiet = self.found() == before && self.awaits_sent() == awaits_sent;
+        let is_quiet = self.found(awaits_sent) == before && self.awaits_sent() == awaits_sent;
         Ok(is_quiet && self.queue.is_armed(awaits_sent))
     }
 
-    /// What has come, and what is over: each may be what is waited for.
-    fn found(&self) -> (u64, bool, u64, u64) {
-        (self.heard, self.broke.is_some(), self.reaped, self.lent.free())
+    /// What has come, and what is over where that is waited for.
+    fn found(&self, awaits_sent: bool) -> (u64, bool, Option<(u64, u64)>) {
+        (self.heard, self.broke.is_some(), awaits_sent.then(|| (self.reaped, self.lent.free())))
     }
 
     /// The last of its work that its device has said is over.
