@@ -29,20 +29,33 @@ pub(super) struct Lent {
     loans: Vec<Loan>,
     /// Of the source that the operation waits for at present.
     waits_for: Option<usize>,
+    /// Whether sources were forgotten in the present turn: a lane may wait for one of them.
+    has_retired: bool,
     /// Whether the operation has failed, and the connections of its sources are ended.
     is_fenced: bool,
 }
 
 impl Lent {
-    /// A fill of a link was lent this source.
-    pub(super) fn lend(&mut self, link: usize, number: u64, start: usize, bytes: usize) {
+    /// A fill of a link was lent this source. The table grows only where all of it is still read: a long call lends far more than is read at
+    /// one time.
+    pub(super) fn lend(&mut self, links: &Links, (link, number): (usize, u64), start: usize, bytes: usize) {
+        if self.loans.len() == self.loans.capacity() {
+            self.retire(links);
+        }
         self.loans.push(Loan { link, number, start, end: start + bytes });
     }
 
     /// A turn of the operation begins, which waits for nothing yet.
     #[inline]
     pub(super) fn begin_turn(&mut self) {
-        self.waits_for = None;
+        (self.waits_for, self.has_retired) = (None, false);
+    }
+
+    /// Forgets sources that are free.
+    fn retire(&mut self, links: &Links) {
+        let before = self.loans.len();
+        self.loans.retain(|loan| !links.is_free(loan.link, loan.number));
+        self.has_retired |= self.loans.len() < before;
     }
 
     /// Whether nothing is lent.
@@ -62,7 +75,7 @@ impl Lent {
     }
 
     fn is_free(&mut self, links: &Links, is_asked: impl Fn(&Loan) -> bool) -> bool {
-        self.loans.retain(|loan| !is_over(links, loan));
+        self.retire(links);
         let busy = self.loans.iter().find(|loan| is_asked(loan)).map(|loan| loan.link);
         self.waits_for = busy.or(self.waits_for);
         busy.is_none()
@@ -73,9 +86,10 @@ impl Lent {
         self.waits_for
     }
 
-    /// Whether some source has become free since the operation went no further.
+    /// Whether some source has become free since the operation went no further, or in its last turn, after a lane went no further.
     pub(super) fn has_come(&self, links: &Links) -> bool {
-        self.waits_for.is_some() && self.loans.iter().any(|loan| is_over(links, loan))
+        let is_free = |loan: &Loan| links.is_free(loan.link, loan.number);
+        self.waits_for.is_some() && (self.has_retired || self.loans.iter().any(is_free))
     }
 
     /// The operation has failed: ends the connections of what may still be read, by which nothing comes in a failed communicator. Whether
@@ -106,10 +120,7 @@ impl Lent {
     /// Forgets all: what is still read is another process's, or of an operation that has given up.
     pub(super) fn forget(&mut self) {
         self.loans.clear();
-        (self.waits_for, self.is_fenced) = (None, false);
+        self.begin_turn();
+        self.is_fenced = false;
     }
-}
-
-fn is_over(links: &Links, loan: &Loan) -> bool {
-    links.is_free(loan.link, loan.number)
 }

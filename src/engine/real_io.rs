@@ -292,7 +292,7 @@ impl<'a> RealIo<'a> {
             let connection = &mut self.links.up_mut(link).connection;
             let sent = connection.fill_from(target.offset, from, ready, done).map_err(broken)?;
             if let Poll::Ready(number @ 1..) = sent {
-                self.lent.lend(link, number, from.as_ptr() as usize, bytes);
+                self.lent.lend(self.links, (link, number), from.as_ptr() as usize, bytes);
             }
             return Ok(sent.map(|_| ()));
         }

@@ -225,7 +225,7 @@ impl Domain {
     ///
     /// # Safety
     /// Where peers may write there, the memory must be another party's to write for as long as the registration lives. What is posted
-    /// by its keys must be mapped meanwhile.
+    /// by its keys goes to and from the pages that were mapped at the call, which the kernel keeps.
     pub(super) unsafe fn register_range(
         self: &Arc<Self>,
         start: *mut u8,
