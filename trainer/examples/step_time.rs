@@ -5,9 +5,10 @@
 
 use std::error::Error;
 
-use consort_trainer::model::{Activations, Model, Shape};
-use consort_trainer::optimizer::{AdamW, Moments, clipping, square_norm};
-use consort_trainer::parameters::{Local, Values};
+use consort_trainer::model::{Model, Shape};
+use consort_trainer::optimizer::{AdamW, Moments, Share, clipping, square_norm};
+use consort_trainer::parallel::tensor::Tensor;
+use consort_trainer::parameters::{Local, Present, Values};
 use consort_trainer::text::{Text, VOCABULARY};
 use nix::sys::time::TimeValLike;
 use nix::time::{ClockId, clock_gettime};
@@ -39,20 +40,22 @@ fn main() -> Result<(), Box<dyn Error>> {
     let model = Model::<f32>::new(shape, 1 << 18)?;
     let (layout, text) = (model.layout(), Text::bundled(sequence)?);
     let (mut weights, mut gradients) = (Values::begin(layout, 1)?, Values::zeros(layout)?);
-    let (mut kept, mut moments) = (Activations::new(&shape, batch), Moments::new(layout)?);
+    let (mut kept, mut room) = (model.activations(0, batch), model.workspace(batch));
+    let (mut moments, alone) = (Moments::new(layout)?, Tensor::default());
     let mut best = [f64::INFINITY; 4];
     for step in 0..steps {
         let data = text.batch(1, step, 0..batch, sequence);
         let begun = now();
         gradients.buckets_mut().for_each(|bucket| bucket.fill(0.0));
-        model.forward(&weights, &data.tokens, &mut kept);
-        model.loss(&data.targets, &mut kept);
+        let mut present = Present::new(layout, &weights);
+        model.forward(0, (&mut present, &alone), &data.tokens, &mut kept, &mut room)?;
+        model.loss(&alone, &data.targets, &mut kept)?;
         let forward = now();
-        let mut local = Local::new(layout, &mut gradients);
-        let factor = 1.0 / data.tokens.len() as f32;
-        model.backward(&weights, (&data.tokens, &data.targets), factor, &mut kept, &mut local)?;
+        let mut local = Local::new(layout, &mut gradients, alone);
+        let given = (&data.tokens[..], &data.targets[..], 1.0 / data.tokens.len() as f32);
+        model.backward(0, (&mut present, &alone), given, (&mut kept, &mut room), &mut local)?;
         let backward = now();
-        let clipping = clipping(square_norm(layout, &gradients).sqrt(), 1.0);
+        let clipping = clipping(square_norm(layout, &gradients, Share::WHOLE, 0).sqrt(), 1.0);
         moments.step(&AdamW::default(), layout, (&mut weights, &gradients), 1e-3, clipping);
         let end = now();
         let times = [forward - begun, backward - forward, end - backward, end - begun];

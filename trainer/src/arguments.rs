@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::{Parser, ValueEnum};
 
 use crate::error::{Error, Result};
+use crate::mesh::Degrees;
 use crate::model::Shape;
 use crate::optimizer::{AdamW, Schedule};
 use crate::text::VOCABULARY;
@@ -24,7 +25,7 @@ pub enum Precision {
 /// Trains a small language model on a text, byte by byte, on one rank or several.
 ///
 /// Without --text it trains on a text of its own. It prints the loss, draws it as SVG, and writes a sample. Ranks share the
-/// sequences of each step (data parallel). Under torchrun, Open MPI, MPICH or Slurm it is one rank of their job.
+/// sequences of each step (--dp), each matrix (--tp), or both. Under torchrun, Open MPI, MPICH or Slurm it is one rank of their job.
 #[derive(Parser, Clone, Debug)]
 #[command(name = "consort-trainer", version, args_override_self = true, max_term_width = 110)]
 pub struct Arguments {
@@ -43,6 +44,22 @@ pub struct Arguments {
     /// Sequences of a step, over all ranks
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub batch: usize,
+
+    /// Ranks that share the sequences of a step [default: all that the other axes leave]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub dp: Option<u32>,
+
+    /// Ranks that share each matrix and the heads (tensor parallel)
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub tp: u32,
+
+    /// Tensor ranks share the tokens between half blocks (sequence parallel)
+    #[arg(long)]
+    pub sp: bool,
+
+    /// Equal parts of a rank's sequences that go through the model one after the other
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub micro_batches: usize,
 
     /// Tokens of a sequence
     #[arg(long, value_name = "N", default_value_t = 128)]
@@ -130,11 +147,18 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// The run that they ask for.
+    /// The mesh that they ask for, of `ranks` ranks.
+    fn degrees(&self, ranks: u32) -> Degrees {
+        let tensor = self.tp as usize;
+        let data = self.dp.map_or((ranks as usize / tensor).max(1), |data| data as usize);
+        Degrees { data, tensor, shares_tokens: self.sp, ..Degrees::default() }
+    }
+
+    /// The run that they ask for, of `ranks` ranks.
     ///
     /// # Errors
-    /// [`Error::Configuration`] for numbers that make no sense.
-    pub fn run(&self) -> Result<Run> {
+    /// [`Error::Configuration`] for numbers that make no sense, or do not fit each other.
+    pub fn run(&self, ranks: u32) -> Result<Run> {
         let positive = [("--rate", self.rate), ("--temperature", self.temperature)];
         let shares = [("--least", self.least), ("--weight-decay", self.weight_decay)];
         let fault = if let Some((name, value)) =
@@ -167,9 +191,11 @@ impl Arguments {
             norm_epsilon: 1e-5,
         };
         shape.check()?;
-        Ok(Run {
+        let run = Run {
             shape,
+            degrees: self.degrees(ranks),
             batch: self.batch,
+            micro_batches: self.micro_batches,
             bucket_bytes: self.bucket_kib << 10,
             adamw: AdamW { weight_decay: self.weight_decay, ..AdamW::default() },
             schedule: Schedule {
@@ -180,7 +206,9 @@ impl Arguments {
             },
             clip: self.clip,
             seed: self.seed,
-        })
+        };
+        run.check(ranks)?;
+        Ok(run)
     }
 }
 
@@ -189,13 +217,13 @@ mod tests {
     use super::*;
 
     fn run(line: &str) -> Result<Run> {
-        Arguments::try_parse_from(line.split(' ')).expect("arguments").run()
+        Arguments::try_parse_from(line.split(' ')).expect("arguments").run(4)
     }
 
     #[test]
     fn defaults_fit_each_other() {
         let run = run("trainer").unwrap();
-        assert_eq!((run.shape.hidden, run.shape.kv_heads, run.bucket_bytes), (352, 4, 1 << 20));
+        assert_eq!((run.shape.hidden, run.shape.kv_heads, run.degrees), (352, 4, Degrees::data(4)));
     }
 
     #[test]
@@ -208,10 +236,16 @@ mod tests {
             "--least 2",
             "--width 100 --heads 3",
             "--layers 0",
+            "--tp 3",
+            "--dp 2",
+            "--batch 3",
+            "--micro-batches 3",
+            "--tp 4 --kv-heads 2",
+            "--tp 4 --sp --sequence 30",
         ] {
             let line = format!("trainer {}", line.replace(" -1", "=-1"));
             assert!(matches!(run(&line), Err(Error::Configuration { .. })), "{line}");
         }
-        assert!(Arguments::try_parse_from(["trainer", "--tp", "2"]).is_err());
+        assert!(Arguments::try_parse_from(["trainer", "--tp", "0"]).is_err());
     }
 }

@@ -4,6 +4,7 @@
 //! buckets; a model; an optimizer; ranks that share the work; the loop. `docs/adr/0038-trainer.md` has the reasons.
 //!
 //! ```
+//! use consort_trainer::mesh::Degrees;
 //! use consort_trainer::model::Shape;
 //! use consort_trainer::optimizer::{AdamW, Schedule};
 //! use consort_trainer::text::{Text, VOCABULARY};
@@ -14,7 +15,10 @@
 //!     rope_base: 10_000.0, norm_epsilon: 1e-5,
 //! };
 //! let schedule = Schedule { rate: 1e-2, least: 1e-3, warmup: 2, steps: 10 };
-//! let run = Run { shape, batch: 4, bucket_bytes: 1 << 20, adamw: AdamW::default(), schedule, clip: 1.0, seed: 1 };
+//! let run = Run {
+//!     shape, degrees: Degrees::default(), batch: 4, micro_batches: 1, bucket_bytes: 1 << 20, adamw: AdamW::default(), schedule,
+//!     clip: 1.0, seed: 1,
+//! };
 //! let text = Text::bundled(shape.sequence)?;
 //! let mut trainer = Trainer::<f32>::new(run, &text, None)?;
 //! let first = trainer.step()?.loss;
@@ -29,6 +33,7 @@ pub mod chart;
 pub mod error;
 pub mod launch;
 pub mod layers;
+pub mod mesh;
 pub mod model;
 pub mod number;
 pub mod optimizer;

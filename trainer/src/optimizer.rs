@@ -4,9 +4,11 @@
 //! clipping; so any part of the parameters may be updated by any rank. Sums of squares are in f64, parameter by
 //! parameter in the order of the layout.
 
+use std::ops::Range;
+
 use crate::error::Result;
 use crate::number::{Number, with_vectors};
-use crate::parameters::{Layout, ParameterId, Values};
+use crate::parameters::{Layout, ParameterId, Shared, Values};
 
 /// The numbers of AdamW (Loshchilov and Hutter, 2019).
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -52,19 +54,49 @@ impl Schedule {
     }
 }
 
-/// The square of the gradient's norm.
-pub fn square_norm<T: Number>(layout: &Layout, gradients: &Values<T>) -> f64 {
+/// Some of the elements of each bucket: those of one rank, where several share each bucket evenly.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Share {
+    /// The rank.
+    pub rank: usize,
+    /// How many ranks.
+    pub ranks: usize,
+}
+
+impl Share {
+    /// All elements.
+    pub const WHOLE: Share = Share { rank: 0, ranks: 1 };
+
+    /// The elements of a bucket that has `elements`, a multiple of the ranks.
+    pub fn of(&self, elements: usize) -> Range<usize> {
+        let length = elements / self.ranks;
+        self.rank * length..(self.rank + 1) * length
+    }
+
+    /// The elements of a parameter that are in the share, counted from its first.
+    pub fn within(&self, layout: &Layout, id: ParameterId) -> Range<usize> {
+        let (place, share) = (layout.range(id), self.of(layout.bucket_elements(layout.bucket(id))));
+        let clip = |at: usize| at.clamp(place.start, place.end) - place.start;
+        clip(share.start)..clip(share.end)
+    }
+}
+
+/// The square of the norm of a share of the gradient, so that the sum over all shares, and over the ranks that share layers, is that
+/// of the whole: what tensor ranks all have is counted by their first.
+pub fn square_norm<T: Number>(layout: &Layout, gradients: &Values<T>, share: Share, tensor: usize) -> f64 {
     let squares = |id| {
         // In f64: eight partial sums make the loop a vector, in one order.
         let mut lanes = [0f64; 8];
-        for chunk in gradients.of(layout, id).chunks(8) {
+        for chunk in gradients.of(layout, id)[share.within(layout, id)].chunks(8) {
             for (lane, value) in lanes.iter_mut().zip(chunk) {
                 *lane += value.wide() * value.wide();
             }
         }
         lanes.iter().sum::<f64>()
     };
-    layout.parameters().map(|(id, _)| squares(id)).sum()
+    let counted =
+        layout.parameters().filter(|(_, parameter)| tensor == 0 || parameter.shared == Shared::Split);
+    counted.map(|(id, _)| squares(id)).sum()
 }
 
 /// What gradients are multiplied by so that their norm is at most `bound`; 0 is no bound.
@@ -170,14 +202,27 @@ mod tests {
     }
 
     #[test]
+    fn shares_of_the_norm_add_up_and_what_all_have_is_counted_once() {
+        let split = Parameter::new("split", [6, 30], Begin::Ones).split(0, 1, 2);
+        let layout = Layout::new(vec![Parameter::new("same", [2, 50], Begin::Ones), split], 1000, 3);
+        let gradients = Values::<f64>::begin(&layout, 0).unwrap();
+        let sum = |tensor| {
+            let shares =
+                (0..3).map(|rank| square_norm(&layout, &gradients, Share { rank, ranks: 3 }, tensor));
+            shares.sum::<f64>()
+        };
+        assert_eq!((sum(0), sum(1)), (190.0, 90.0));
+    }
+
+    #[test]
     fn first_steps_are_the_rate_and_decay_is_of_matrices_alone() {
-        let parameter = |rows| Parameter { name: format!("{rows}"), shape: [rows, 4], begin: Begin::Ones };
-        let layout = Layout::new(vec![parameter(2), parameter(1)], 1);
+        let parameter = |rows| Parameter::new(format!("{rows}"), [rows, 4], Begin::Ones);
+        let layout = Layout::new(vec![parameter(2), parameter(1)], 1, 1);
         let mut weights = Values::<f64>::begin(&layout, 0).unwrap();
         let mut gradients = Values::zeros(&layout).unwrap();
         let ids: Vec<_> = layout.parameters().map(|(id, _)| id).collect();
         ids.iter().for_each(|id| gradients.of_mut(&layout, *id).fill(-3.0));
-        assert!((square_norm(&layout, &gradients) - 12.0 * 9.0).abs() < 1e-12);
+        assert!((square_norm(&layout, &gradients, Share::WHOLE, 0) - 12.0 * 9.0).abs() < 1e-12);
         let adamw = AdamW { weight_decay: 0.5, ..AdamW::default() };
         let mut moments = Moments::new(&layout).unwrap();
         moments.step(&adamw, &layout, (&mut weights, &gradients), 0.1, 1.0);

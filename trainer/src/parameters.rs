@@ -11,6 +11,7 @@ use consort::SharedBuffer;
 
 use crate::error::Result;
 use crate::number::Number;
+use crate::parallel::tensor::Tensor;
 use crate::random::Random;
 
 /// Bytes of a page: no two buckets share one.
@@ -28,32 +29,78 @@ pub enum Begin {
     Ones,
 }
 
-/// A parameter of a model.
+/// What the ranks that share a layer's matrices (tensor parallel) have of a parameter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shared {
+    /// Each a part of its own.
+    Split,
+    /// Each the whole, and the whole gradient.
+    Same,
+    /// Each the whole, and the gradient of its own tokens: their sum is the gradient.
+    Summed,
+}
+
+/// A parameter of a model, and what this rank has of it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Parameter {
     /// Its name in the whole model, whichever ranks have it: `layers.3.mlp.down`.
     pub name: String,
-    /// Its rows and columns; vectors have one row.
-    pub shape: [usize; 2],
+    /// The rows and columns of the whole; vectors have one row.
+    pub whole: [usize; 2],
+    /// The rows and columns that this rank has.
+    pub part: [Range<usize>; 2],
     /// How it begins.
     pub begin: Begin,
+    /// What the other ranks of the layer have.
+    pub shared: Shared,
 }
 
 impl Parameter {
-    /// The number of its elements.
+    /// A parameter that each rank has whole.
+    pub fn new(name: impl Into<String>, whole: [usize; 2], begin: Begin) -> Self {
+        let part = whole.map(|length| 0..length);
+        Parameter { name: name.into(), whole, part, begin, shared: Shared::Same }
+    }
+
+    /// The part in the rows and columns of rank `rank` of `ranks`, which share dimension `dimension` evenly.
+    pub fn split(mut self, dimension: usize, rank: usize, ranks: usize) -> Self {
+        if ranks > 1 {
+            let length = self.whole[dimension] / ranks;
+            self.part[dimension] = rank * length..(rank + 1) * length;
+            self.shared = Shared::Split;
+        }
+        self
+    }
+
+    /// The rows and columns that this rank has.
+    pub fn shape(&self) -> [usize; 2] {
+        [self.part[0].len(), self.part[1].len()]
+    }
+
+    /// The number of elements that this rank has.
     pub fn elements(&self) -> usize {
-        self.shape[0] * self.shape[1]
+        self.part[0].len() * self.part[1].len()
+    }
+
+    /// For each element that this rank has, its number in the whole parameter, row by row.
+    pub fn numbers(&self) -> impl Iterator<Item = usize> {
+        let (columns, width) = (self.part[1].clone(), self.whole[1]);
+        self.part[0].clone().flat_map(move |row| columns.clone().map(move |column| row * width + column))
     }
 
     /// Whether weight decay pulls it towards zero: matrices, not the scales of norms.
     pub fn decays(&self) -> bool {
-        self.shape[0] > 1
+        self.whole[0] > 1
     }
 }
 
 /// The number of a parameter in its layout.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ParameterId(usize);
+
+fn common_divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { common_divisor(b, a % b) }
+}
 
 /// Where a parameter lies.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -73,8 +120,8 @@ pub struct Layout {
 
 impl Layout {
     /// Lays parameters out that are given in the order in which backward finishes their gradients. A bucket is closed when
-    /// it has `bucket_elements` or more.
-    pub fn new(parameters: Vec<Parameter>, bucket_elements: usize) -> Self {
+    /// it has `bucket_elements` or more. `ranks` ranks can share each bucket evenly.
+    pub fn new(parameters: Vec<Parameter>, bucket_elements: usize, ranks: usize) -> Self {
         let (mut places, mut buckets) = (Vec::new(), Vec::<usize>::new());
         let mut open = false;
         for parameter in &parameters {
@@ -87,8 +134,9 @@ impl Layout {
             places.push(Place { bucket, range: begin..buckets[bucket] });
             open = buckets[bucket] < bucket_elements;
         }
+        let alignment = ALIGNMENT * ranks / common_divisor(ALIGNMENT, ranks);
         for elements in &mut buckets {
-            *elements = elements.next_multiple_of(ALIGNMENT);
+            *elements = elements.next_multiple_of(alignment);
         }
         Layout { parameters, places, buckets }
     }
@@ -101,6 +149,16 @@ impl Layout {
     /// The elements of all parameters.
     pub fn elements(&self) -> usize {
         self.parameters.iter().map(Parameter::elements).sum()
+    }
+
+    /// The name, place and kind of a parameter.
+    pub fn parameter(&self, id: ParameterId) -> &Parameter {
+        &self.parameters[id.0]
+    }
+
+    /// The elements of a bucket, those behind its last parameter among them.
+    pub fn bucket_elements(&self, bucket: usize) -> usize {
+        self.buckets[bucket]
     }
 
     /// The number of buckets.
@@ -162,8 +220,8 @@ impl<T: Number> Values<T> {
             match parameter.begin {
                 Begin::Ones => place.fill(T::ONE),
                 Begin::Normal(deviation) => {
-                    for (index, value) in (0..).zip(place) {
-                        *value = T::of(deviation * random.normal(index));
+                    for (index, value) in parameter.numbers().zip(place) {
+                        *value = T::of(deviation * random.normal(index as u64));
                     }
                 }
             }
@@ -205,6 +263,71 @@ impl<T: Number> Values<T> {
     }
 }
 
+/// Parts of a model whose weights are needed together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unit {
+    /// The embedding.
+    Embedding,
+    /// A block, by its number in the whole model.
+    Block(usize),
+    /// The last norm and the matrix to the logits.
+    End,
+}
+
+/// Where forward and backward find weights.
+pub trait Weights<T: Number> {
+    /// The weights of a unit are needed from here on, in [`Pass::Forward`] or [`Pass::Backward`].
+    ///
+    /// # Errors
+    /// What bringing them here ends with.
+    fn enter(&mut self, unit: Unit, pass: Pass) -> Result<()>;
+
+    /// The elements of a parameter whose unit was entered.
+    fn of(&self, id: ParameterId) -> &[T];
+
+    /// The weights of a unit are not needed until it is entered again.
+    ///
+    /// # Errors
+    /// As [`Weights::enter`].
+    fn leave(&mut self, unit: Unit) -> Result<()>;
+}
+
+/// Which way a model is gone through.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pass {
+    /// From the embedding to the loss.
+    Forward,
+    /// From the loss to the embedding.
+    Backward,
+}
+
+/// Weights that are all here.
+pub struct Present<'a, T: Number> {
+    layout: &'a Layout,
+    values: &'a Values<T>,
+}
+
+impl<'a, T: Number> Present<'a, T> {
+    /// The weights in `values`.
+    pub fn new(layout: &'a Layout, values: &'a Values<T>) -> Self {
+        Present { layout, values }
+    }
+}
+
+impl<T: Number> Weights<T> for Present<'_, T> {
+    fn enter(&mut self, _: Unit, _: Pass) -> Result<()> {
+        Ok(())
+    }
+
+    fn of(&self, id: ParameterId) -> &[T] {
+        self.values.of(self.layout, id)
+    }
+
+    fn leave(&mut self, _: Unit) -> Result<()> {
+        Ok(())
+    }
+}
+
 /// Where backward leaves gradients.
 pub trait Gradients<T: Number> {
     /// The place to which a parameter's gradient is added.
@@ -220,16 +343,30 @@ pub trait Gradients<T: Number> {
     fn finished(&mut self, id: ParameterId) -> Result<()>;
 }
 
-/// Gradients that stay on this rank.
+/// Gradients of which each rank has its own.
 pub struct Local<'a, T: Number> {
     layout: &'a Layout,
     values: &'a mut Values<T>,
+    ranks: Tensor<'a>,
 }
 
 impl<'a, T: Number> Local<'a, T> {
-    /// Gradients in `values`, to which backward adds.
-    pub fn new(layout: &'a Layout, values: &'a mut Values<T>) -> Self {
-        Local { layout, values }
+    /// Gradients in `values`, to which backward adds. What `ranks` have parts of is summed when it is finished.
+    pub fn new(layout: &'a Layout, values: &'a mut Values<T>, ranks: Tensor<'a>) -> Self {
+        Local { layout, values, ranks }
+    }
+}
+
+/// Gradients to which later backward passes add: none of them is finished.
+pub struct Unfinished<'a, T: Number>(pub &'a mut dyn Gradients<T>);
+
+impl<T: Number> Gradients<T> for Unfinished<'_, T> {
+    fn place(&mut self, id: ParameterId) -> &mut [T] {
+        self.0.place(id)
+    }
+
+    fn finished(&mut self, _: ParameterId) -> Result<()> {
+        Ok(())
     }
 }
 
@@ -238,8 +375,8 @@ impl<T: Number> Gradients<T> for Local<'_, T> {
         self.values.of_mut(self.layout, id)
     }
 
-    fn finished(&mut self, _: ParameterId) -> Result<()> {
-        Ok(())
+    fn finished(&mut self, id: ParameterId) -> Result<()> {
+        self.ranks.complete(self.layout.parameter(id), self.values.of_mut(self.layout, id))
     }
 }
 
@@ -248,12 +385,11 @@ mod tests {
     use super::*;
 
     fn layout(bucket_elements: usize) -> Layout {
-        let parameter = |(name, rows, columns): (&str, usize, usize)| Parameter {
-            name: name.into(),
-            shape: [rows, columns],
-            begin: if rows > 1 { Begin::Normal(0.5) } else { Begin::Ones },
+        let parameter = |(name, rows, columns): (&str, usize, usize)| {
+            let begin = if rows > 1 { Begin::Normal(0.5) } else { Begin::Ones };
+            Parameter::new(name, [rows, columns], begin)
         };
-        Layout::new([("a", 10, 10), ("b", 1, 10), ("c", 4, 4)].map(parameter).into(), bucket_elements)
+        Layout::new([("a", 10, 10), ("b", 1, 10), ("c", 4, 4)].map(parameter).into(), bucket_elements, 1)
     }
 
     #[test]
@@ -265,6 +401,36 @@ mod tests {
         assert_eq!(layout(1).members(), [1, 1, 1]);
         let places: Vec<_> = two.parameters().map(|(id, _)| (two.bucket(id), two.range(id))).collect();
         assert_eq!(places, [(0, 0..100), (0, 100..110), (1, 0..16)]);
+    }
+
+    #[test]
+    fn ranks_share_each_bucket_evenly() {
+        for ranks in [1, 2, 3, 6, 64, 100] {
+            let parameters =
+                (0..5).map(|n| Parameter::new(format!("{n}"), [n + 1, 37], Begin::Ones)).collect();
+            let layout = Layout::new(parameters, 50, ranks);
+            for bucket in 0..layout.buckets() {
+                let elements = layout.bucket_elements(bucket);
+                assert!(
+                    elements.is_multiple_of(ranks) && elements.is_multiple_of(ALIGNMENT),
+                    "{elements} of {ranks}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn parts_begin_as_the_same_elements_of_the_whole() {
+        let whole = || Parameter::new("m", [6, 4], Begin::Normal(1.0));
+        let begin = |parameter| {
+            let layout = Layout::new(vec![parameter], 1, 1);
+            let id = layout.parameters().next().unwrap().0;
+            Values::<f64>::begin(&layout, 3).unwrap().of(&layout, id).to_vec()
+        };
+        let all = begin(whole());
+        assert_eq!(begin(whole().split(0, 1, 3)), all[8..16]);
+        let columns: Vec<f64> = all.chunks(4).flat_map(|row| row[2..].to_vec()).collect();
+        assert_eq!(begin(whole().split(1, 1, 2)), columns);
     }
 
     #[test]

@@ -93,7 +93,15 @@ mod tests {
         let now = Instant::now();
         let computed = [Span::new(Activity::Forward, now, now, now); 3];
         let elapsed = Duration::from_millis(4);
-        let step = Step { loss: 2.0, norm: 1.0, rate: 0.1, tokens: 64, elapsed, exchange, computed };
+        let step = Step {
+            loss: 2.0,
+            norm: 1.0,
+            rate: 0.1,
+            tokens: 64,
+            elapsed,
+            exchange,
+            computed: computed.into(),
+        };
         let lines: Vec<String> = (0..35).filter_map(|_| progress.step(&step)).collect();
         assert_eq!(lines.len(), 10);
         assert!(lines[9].starts_with("step 35/35  loss 2.000"), "{lines:?}");

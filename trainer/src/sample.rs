@@ -1,9 +1,11 @@
 //! Text that a model writes.
 
-use crate::model::{Activations, Model};
+use crate::error::Result;
 use crate::number::Number;
-use crate::parameters::Values;
+use crate::parallel::tensor::Tensor;
+use crate::parameters::Present;
 use crate::random::Random;
+use crate::train::Whole;
 
 /// How text is drawn.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -17,9 +19,13 @@ pub struct Drawing {
 }
 
 /// Goes on after `prompt`. A model sees one sequence of tokens: when it is full, its first half is forgotten.
-pub fn write<T: Number>(model: &Model<T>, weights: &Values<T>, prompt: &[u32], drawing: Drawing) -> Vec<u32> {
+///
+/// # Errors
+/// None that a model with all of its parameters has.
+pub fn write<T: Number>(whole: &Whole<T>, prompt: &[u32], drawing: Drawing) -> Result<Vec<u32>> {
+    let Whole { model, weights } = whole;
     let (sequence, vocabulary) = (model.shape().sequence, model.shape().vocabulary);
-    let mut activations = Activations::new(model.shape(), 1);
+    let (mut activations, mut room) = (model.activations(0, 1), model.workspace(1));
     let random = Random::new(drawing.seed, "sample");
     let mut seen: Vec<u32> = prompt[prompt.len().saturating_sub(sequence)..].to_vec();
     if seen.is_empty() {
@@ -33,13 +39,14 @@ pub fn write<T: Number>(model: &Model<T>, weights: &Values<T>, prompt: &[u32], d
         let mut window = seen.clone();
         // What stands behind the last token changes nothing before it.
         window.resize(sequence, 0);
-        model.forward(weights, &window, &mut activations);
+        let mut present = Present::new(model.layout(), weights);
+        model.forward(0, (&mut present, &Tensor::default()), &window, &mut activations, &mut room)?;
         let last = &activations.logits()[(seen.len() - 1) * vocabulary..][..vocabulary];
         let token = choose(last, drawing.temperature, random.uniform(index));
         written.push(token);
         seen.push(token);
     }
-    written
+    Ok(written)
 }
 
 /// The token at a share of all probabilities, added up from the first.

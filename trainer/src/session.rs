@@ -24,11 +24,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         launch::enter(parent)?;
     }
     // Before ranks are started: what is wrong is said once.
-    let run = arguments.run()?;
-    let text = match &arguments.text {
-        Some(path) => Text::read(path, run.shape.sequence)?,
-        None => Text::bundled(run.shape.sequence)?,
-    };
     let job = Launch::detect()?;
     if let Some(job) = &job
         && arguments.ranks > 1
@@ -39,7 +34,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             "leave --ranks out under a launcher",
         ));
     }
-    run.check(job.as_ref().map_or(arguments.ranks, |job| job.size))?;
+    let run = arguments.run(job.as_ref().map_or(arguments.ranks, |job| job.size))?;
+    let text = match &arguments.text {
+        Some(path) => Text::read(path, run.shape.sequence)?,
+        None => Text::bundled(run.shape.sequence)?,
+    };
     for (file, option) in [(&arguments.chart, "--chart"), (&arguments.timeline, "--timeline")] {
         check_place(file, option)?;
     }
@@ -96,10 +95,8 @@ fn train<T: Number>(arguments: &Arguments, run: Run, text: &Text, comm: Option<&
     }
     progress.end();
     let ranks = gather(comm, &spans)?;
-    if !is_first {
-        return Ok(());
-    }
-    let held_out = trainer.held_out_loss();
+    let Some(whole) = trainer.whole()? else { return Ok(()) };
+    let held_out = whole.held_out_loss(text)?;
     println!(
         "after {} steps: loss {:.3} nats a byte, {held_out:.3} on text that was held out",
         arguments.steps,
@@ -113,7 +110,7 @@ fn train<T: Number>(arguments: &Arguments, run: Run, text: &Text, comm: Option<&
         let prompt: Vec<u32> = arguments.prompt.bytes().map(u32::from).collect();
         let drawing =
             Drawing { tokens: arguments.sample, temperature: arguments.temperature, seed: run.seed };
-        let written = write(trainer.model(), trainer.weights(), &prompt, drawing);
+        let written = write(&whole, &prompt, drawing)?;
         println!("\n{}{}", arguments.prompt, shown(&written));
     }
     Ok(())

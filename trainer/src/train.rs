@@ -6,12 +6,15 @@ use std::time::{Duration, Instant};
 use consort::{Communicator, ReduceOp};
 
 use crate::error::{Error, Result};
-use crate::model::{Activations, Model, Shape};
+use crate::mesh::{Degrees, Mesh};
+use crate::model::{Activations, Cut, Model, Shape, Workspace};
 use crate::number::Number;
-use crate::optimizer::{AdamW, Moments, Schedule, clipping, square_norm};
+use crate::optimizer::{AdamW, Moments, Schedule, Share, clipping, square_norm};
 use crate::parallel::data::{Exchange, exchange, share};
-use crate::parameters::{Local, Values};
-use crate::text::Text;
+use crate::parallel::tensor::Tensor;
+use crate::parallel::whole::gather;
+use crate::parameters::{Gradients, Local, Present, Unfinished, Values};
+use crate::text::{Batch, Text};
 use crate::timeline::{Activity, Span};
 
 /// What a run is: equal on all ranks.
@@ -19,8 +22,12 @@ use crate::timeline::{Activity, Span};
 pub struct Run {
     /// The model.
     pub shape: Shape,
+    /// How the ranks share the work.
+    pub degrees: Degrees,
     /// Sequences of a step, over all ranks.
     pub batch: usize,
+    /// Parts of a rank's sequences that go through the model one after the other.
+    pub micro_batches: usize,
     /// Bytes at which a bucket of gradients is closed.
     pub bucket_bytes: usize,
     /// How parameters change.
@@ -34,18 +41,47 @@ pub struct Run {
 }
 
 impl Run {
-    /// Whether a job of this many ranks can share its batches.
+    /// Whether a job of this many ranks can share its model and its batches.
     ///
     /// # Errors
-    /// [`Error::Configuration`] where there are fewer sequences than ranks.
+    /// [`Error::Configuration`] with the numbers that do not fit each other.
     pub fn check(&self, ranks: u32) -> Result<()> {
-        if self.batch >= ranks as usize {
-            return Ok(());
+        let Degrees { data, tensor, shares_tokens, .. } = self.degrees;
+        self.degrees.check(ranks)?;
+        self.cut(0).check(&self.shape)?;
+        let (batch, parts) = (self.batch, self.micro_batches);
+        let fault = if batch < data {
+            Some((
+                format!("{batch} sequences a step are fewer than {data} ranks that share them"),
+                "give --batch at least one sequence for each rank of --dp",
+            ))
+        } else if parts == 0 || (parts > 1 && !batch.is_multiple_of(data * parts)) {
+            Some((
+                format!("{batch} sequences of {data} ranks are not {parts} equal parts on each"),
+                "make --batch a multiple of --dp times --micro-batches",
+            ))
+        } else if shares_tokens && !self.shape.sequence.is_multiple_of(tensor) {
+            let sequence = self.shape.sequence;
+            Some((
+                format!("{sequence} tokens of a sequence are not shared evenly by {tensor} tensor ranks"),
+                "make --sequence a multiple of --tp",
+            ))
+        } else {
+            None
+        };
+        fault.map_or(Ok(()), |(what, hint)| Err(Error::configuration(what, hint)))
+    }
+
+    /// What of the model the rank with this number has.
+    fn cut(&self, rank: u32) -> Cut {
+        let (degrees, place) = (self.degrees, self.degrees.place(rank));
+        Cut {
+            tensor: place.tensor,
+            tensors: degrees.tensor,
+            shares_tokens: degrees.shares_tokens && degrees.tensor > 1,
+            replicas: degrees.data * degrees.context,
+            ..Cut::whole(&self.shape)
         }
-        Err(Error::configuration(
-            format!("{} sequences a step are fewer than {ranks} ranks", self.batch),
-            "give --batch at least one sequence for each rank",
-        ))
     }
 }
 
@@ -80,7 +116,7 @@ pub struct Step {
     /// How the gradients were exchanged.
     pub exchange: Exchange,
     /// What this rank computed when.
-    pub computed: [Span; 3],
+    pub computed: Vec<Span>,
 }
 
 impl Step {
@@ -94,20 +130,21 @@ impl Step {
 pub struct Trainer<'a, T: Number> {
     run: Run,
     text: &'a Text,
-    /// `None` for a rank that is alone.
-    comm: Option<&'a Communicator>,
+    mesh: Mesh<'a>,
     model: Model<T>,
     weights: Values<T>,
     gradients: Values<T>,
     moments: Moments<T>,
-    activations: Activations<T>,
-    /// This rank's sequences of each batch.
+    /// This rank's sequences of each batch, and those that go through the model at once.
     share: std::ops::Range<usize>,
+    at_once: usize,
+    activations: Activations<T>,
+    workspace: Workspace<T>,
     steps: usize,
 }
 
 impl<'a, T: Number> Trainer<'a, T> {
-    /// A rank of `comm`, before the first step.
+    /// A rank of `comm`, `None` for one that is alone, before the first step.
     ///
     /// # Errors
     /// [`Error::Configuration`] for lengths that do not fit, fewer sequences than ranks, or ranks with other options or another text;
@@ -118,29 +155,33 @@ impl<'a, T: Number> Trainer<'a, T> {
             agree::<T>(&run, text, comm)?;
         }
         run.check(size)?;
-        let share = share(run.batch, rank, size);
-        let model = Model::new(run.shape, run.bucket_bytes / size_of::<T>())?;
+        let mesh = Mesh::new(run.degrees, comm)?;
+        let share = share(run.batch, mesh.place().data, run.degrees.data);
+        let at_once = share.len() / run.micro_batches;
+        let model = Model::cut(run.shape, run.bucket_bytes / size_of::<T>(), run.cut(rank))?;
         let layout = model.layout();
         Ok(Trainer {
             weights: Values::begin(layout, run.seed)?,
             gradients: Values::zeros(layout)?,
             moments: Moments::new(layout)?,
-            activations: Activations::new(&run.shape, share.len()),
+            activations: model.activations(0, at_once),
+            workspace: model.workspace(at_once),
             run,
             text,
-            comm,
+            mesh,
             model,
             share,
+            at_once,
             steps: 0,
         })
     }
 
-    /// The model.
+    /// The model, as far as this rank has it.
     pub fn model(&self) -> &Model<T> {
         &self.model
     }
 
-    /// The parameters.
+    /// The parameters that this rank has.
     pub fn weights(&self) -> &Values<T> {
         &self.weights
     }
@@ -167,18 +208,22 @@ impl<'a, T: Number> Trainer<'a, T> {
         let tokens = batch * shape.sequence;
 
         self.gradients.buckets_mut().for_each(|bucket| bucket.fill(T::ZERO));
-        self.model.forward(&self.weights, &data.tokens, &mut self.activations);
-        let own = self.model.loss(&data.targets, &mut self.activations);
-        let forward = Instant::now();
-        let (exchange, backward) =
-            self.backward((&data.tokens, &data.targets), T::of(1.0 / tokens as f64), begun)?;
-        let mut total = [own];
-        if let Some(comm) = self.comm {
-            comm.all_reduce(&mut total, ReduceOp::Sum)?;
+        let (own, exchange, mut computed) = self.exchange(&data, T::of(1.0 / tokens as f64), begun)?;
+        let place = self.mesh.place();
+        let degrees = self.mesh.degrees();
+        let share = Share {
+            rank: place.data * degrees.context + place.context,
+            ranks: degrees.data * degrees.context,
+        };
+        // The loss is the same on all ranks of a layer: the first says it.
+        let own = if place.tensor == 0 { own } else { 0.0 };
+        let squares = square_norm(self.model.layout(), &self.gradients, share, place.tensor);
+        let mut totals = [own, squares];
+        if let Some(world) = self.mesh.world() {
+            world.all_reduce(&mut totals, ReduceOp::Sum)?;
         }
         let exchanged = Instant::now();
-        let loss = total[0] / tokens as f64;
-        let norm = square_norm(self.model.layout(), &self.gradients).sqrt();
+        let (loss, norm) = (totals[0] / tokens as f64, totals[1].sqrt());
         // Both are the same bits on all ranks, so all ranks end here or none does.
         for (quantity, value) in [("the loss", loss), ("the gradient's norm", norm)] {
             if !value.is_finite() {
@@ -190,42 +235,88 @@ impl<'a, T: Number> Trainer<'a, T> {
         self.moments.step(&adamw, self.model.layout(), values, rate, clipping(norm, clip));
         self.steps += 1;
         let end = Instant::now();
-        let computed = [
-            Span::new(Activity::Forward, begun, begun, forward),
-            Span::new(Activity::Backward, begun, forward, backward),
-            Span::new(Activity::Optimizer, begun, exchanged, end),
-        ];
+        computed.push(Span::new(Activity::Optimizer, begun, exchanged, end));
         Ok(Step { loss, norm, rate, tokens, elapsed: end - begun, exchange, computed })
     }
 
-    /// The gradients, and when this rank's own were ready.
-    fn backward(&mut self, data: (&[u32], &[u32]), factor: T, step: Instant) -> Result<(Exchange, Instant)> {
-        let Trainer { model, weights, gradients, activations, .. } = self;
+    /// This rank's share of the loss and the gradients, summed over the ranks that have the same parameters, and when what was
+    /// computed.
+    fn exchange(&mut self, data: &Batch, factor: T, step: Instant) -> Result<(f64, Exchange, Vec<Span>)> {
+        let Trainer { model, weights, gradients, activations, workspace, mesh, at_once, .. } = self;
+        let ranks = Tensor::new(mesh.tensor(), mesh.degrees().shares_tokens);
         let layout = model.layout();
-        let Some(comm) = self.comm else {
-            let mut local = Local::new(layout, gradients);
-            model.backward(weights, data, factor, activations, &mut local)?;
-            return Ok((Exchange::default(), Instant::now()));
+        let mut computed = Vec::new();
+        let mut pass = |gradients: &mut dyn Gradients<T>| -> Result<f64> {
+            let mut loss = 0.0;
+            let tokens = *at_once * model.shape().sequence;
+            let mut parts = data.tokens.chunks(tokens).zip(data.targets.chunks(tokens)).peekable();
+            while let Some((tokens, targets)) = parts.next() {
+                let begun = Instant::now();
+                let mut present = Present::new(layout, weights);
+                model.forward(0, (&mut present, &ranks), tokens, activations, workspace)?;
+                loss += model.loss(&ranks, targets, activations)?;
+                let forward = Instant::now();
+                let mut unfinished = Unfinished(gradients);
+                let is_last = parts.peek().is_none();
+                let gradients =
+                    if is_last { &mut *unfinished.0 } else { &mut unfinished as &mut dyn Gradients<T> };
+                let (given, rooms) = ((tokens, targets, factor), (&mut *activations, &mut *workspace));
+                model.backward(0, (&mut present, &ranks), given, rooms, gradients)?;
+                computed.push(Span::new(Activity::Forward, step, begun, forward));
+                computed.push(Span::new(Activity::Backward, step, forward, Instant::now()));
+            }
+            Ok(loss)
         };
-        let mut end = step;
-        let exchange = exchange(comm, layout, gradients, step, |sums| {
-            model.backward(weights, data, factor, activations, sums)?;
-            end = Instant::now();
-            Ok(())
-        })?;
-        Ok((exchange, end))
+        let (loss, exchange) = match mesh.replicas() {
+            None => (pass(&mut Local::new(layout, gradients, ranks))?, Exchange::default()),
+            Some(comm) => {
+                let mut loss = 0.0;
+                let exchange = exchange((comm, ranks), layout, gradients, step, |sums| {
+                    loss = pass(sums)?;
+                    Ok(())
+                })?;
+                (loss, exchange)
+            }
+        };
+        Ok((loss, exchange, computed))
     }
 
-    /// The mean loss of the tokens that are held out, in nats. Every rank computes all of it, without the others.
-    pub fn held_out_loss(&self) -> f64 {
-        let sequence = self.run.shape.sequence;
-        let mut activations = Activations::new(&self.run.shape, 1);
-        let count = self.text.held_out_sequences(sequence);
-        let losses = (0..count).map(|index| {
-            let data = self.text.held_out(index, sequence);
-            self.model.forward(&self.weights, &data.tokens, &mut activations);
-            self.model.loss(&data.targets, &mut activations)
-        });
-        losses.sum::<f64>() / (count * sequence) as f64
+    /// The whole model with all of its parameters, on rank 0. All ranks call it.
+    ///
+    /// # Errors
+    /// [`Error::Memory`]; [`Error::Library`].
+    pub fn whole(&self) -> Result<Option<Whole<T>>> {
+        let model = Model::new(self.run.shape, self.run.bucket_bytes / size_of::<T>())?;
+        let weights = gather(&self.mesh, self.model.layout(), &self.weights, model.layout())?;
+        Ok(weights.map(|weights| Whole { model, weights }))
+    }
+}
+
+/// A model with all of its parameters.
+pub struct Whole<T: Number> {
+    /// The model.
+    pub model: Model<T>,
+    /// The parameters.
+    pub weights: Values<T>,
+}
+
+impl<T: Number> Whole<T> {
+    /// The mean loss of the tokens of `text` that are held out, in nats.
+    ///
+    /// # Errors
+    /// None that a model with all of its parameters has.
+    pub fn held_out_loss(&self, text: &Text) -> Result<f64> {
+        let sequence = self.model.shape().sequence;
+        let (mut kept, mut room) = (self.model.activations(0, 1), self.model.workspace(1));
+        let count = text.held_out_sequences(sequence);
+        let mut sum = 0.0;
+        for index in 0..count {
+            let data = text.held_out(index, sequence);
+            let ranks = Tensor::default();
+            let mut present = Present::new(self.model.layout(), &self.weights);
+            self.model.forward(0, (&mut present, &ranks), &data.tokens, &mut kept, &mut room)?;
+            sum += self.model.loss(&ranks, &data.targets, &mut kept)?;
+        }
+        Ok(sum / (count * sequence) as f64)
     }
 }

@@ -1,5 +1,6 @@
 //! The same model in PyTorch: ten steps, by a fixture that `scripts/make-fixture.py` wrote.
 
+use consort_trainer::mesh::Degrees;
 use consort_trainer::model::Shape;
 use consort_trainer::number::Number;
 use consort_trainer::optimizer::{AdamW, Schedule};
@@ -35,6 +36,8 @@ fn run(fixture: &Value, tied: bool) -> Run {
     let (beta1, beta2) = (real("beta1"), real("beta2"));
     Run {
         shape,
+        degrees: Degrees::default(),
+        micro_batches: 1,
         batch: count("batch"),
         bucket_bytes: 4 << 10,
         adamw: AdamW { beta1, beta2, epsilon: real("epsilon"), weight_decay: real("weight_decay") },

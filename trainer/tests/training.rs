@@ -3,13 +3,15 @@
 use std::time::Instant;
 
 use consort::Communicator;
+use consort_trainer::mesh::Degrees;
 use consort_trainer::model::Shape;
 use consort_trainer::number::Number;
 use consort_trainer::optimizer::{AdamW, Schedule};
 use consort_trainer::parallel::data::{Exchange, exchange};
+use consort_trainer::parallel::tensor::Tensor;
 use consort_trainer::parameters::{Begin, Layout, Parameter, ParameterId, Values};
 use consort_trainer::text::{Text, VOCABULARY};
-use consort_trainer::train::{Run, Step, Trainer};
+use consort_trainer::train::{Run, Step, Trainer, Whole};
 
 fn run() -> Run {
     let shape = Shape {
@@ -26,6 +28,8 @@ fn run() -> Run {
     };
     Run {
         shape,
+        degrees: Degrees::default(),
+        micro_batches: 1,
         batch: 4,
         bucket_bytes: 16 << 10,
         adamw: AdamW::default(),
@@ -35,22 +39,63 @@ fn run() -> Run {
     }
 }
 
-/// The steps of each rank, and its parameters at the end.
-fn trained<T: Number>(run: Run, steps: usize, ranks: u32) -> Vec<(Vec<Step>, Vec<T>)> {
+/// A rank's steps, its parameters at the end, and on rank 0 all parameters.
+struct Trained<T> {
+    steps: Vec<Step>,
+    own: Vec<T>,
+    whole: Vec<T>,
+}
+
+/// What each rank of a mesh trained.
+fn trained<T: Number>(run: Run, steps: usize) -> Vec<Trained<T>> {
     let text = Text::bundled(run.shape.sequence).expect("text");
     let rank = |comm: Option<&Communicator>| {
         let mut trainer = Trainer::<T>::new(run, &text, comm).expect("a trainer");
         let steps = (0..steps).map(|_| trainer.step().expect("a step")).collect();
-        (steps, trainer.weights().buckets().flatten().copied().collect())
+        let whole = trainer.whole().expect("all parameters");
+        let named = |whole: &Whole<T>| {
+            let of = |(id, _)| whole.weights.of(whole.model.layout(), id).to_vec();
+            whole.model.layout().parameters().flat_map(of).collect()
+        };
+        let own = trainer.weights().buckets().flatten().copied().collect();
+        Trained { steps, own, whole: whole.as_ref().map(named).unwrap_or_default() }
     };
-    if ranks == 1 {
+    if run.degrees.ranks() == 1 {
         return vec![rank(None)];
     }
-    let comms = Communicator::local(ranks).expect("ranks");
+    let comms = Communicator::local(run.degrees.ranks() as u32).expect("ranks");
     std::thread::scope(|threads| {
         let threads: Vec<_> = comms.iter().map(|comm| threads.spawn(|| rank(Some(comm)))).collect();
         threads.into_iter().map(|thread| thread.join().expect("a rank")).collect()
     })
+}
+
+/// A run of data parallelism alone.
+fn data_parallel(ranks: usize) -> Run {
+    Run { degrees: Degrees::data(ranks), ..run() }
+}
+
+/// Whether ranks trained what one rank trains, to 1e-12 of the loss, and parameters to 1e-9.
+fn check_parity(ranks: &Run, alone: &Trained<f64>) {
+    let all = trained::<f64>(*ranks, alone.steps.len());
+    for (rank, of_rank) in all.iter().enumerate() {
+        for (number, (step, expected)) in of_rank.steps.iter().zip(&alone.steps).enumerate() {
+            for (what, found, expected) in
+                [("loss", step.loss, expected.loss), ("norm", step.norm, expected.norm)]
+            {
+                let error = (found / expected - 1.0).abs();
+                let bound = if what == "loss" { 1e-12 } else { 1e-10 };
+                assert!(
+                    error < bound,
+                    "{:?}, rank {rank}, step {number}: {what} {found} {expected}",
+                    ranks.degrees
+                );
+            }
+        }
+        assert_eq!(bits(&losses(&of_rank.steps)), bits(&losses(&all[0].steps)), "rank {rank}");
+    }
+    let worst = all[0].whole.iter().zip(&alone.whole).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    assert!(all[0].whole.len() == alone.whole.len() && worst < 1e-9, "{:?}: {worst:e}", ranks.degrees);
 }
 
 fn losses(steps: &[Step]) -> Vec<f64> {
@@ -63,64 +108,80 @@ fn bits<T: Number>(values: &[T]) -> Vec<u64> {
 
 #[test]
 fn a_run_gives_the_same_bits_each_time() {
-    let [first, second] = [0, 1].map(|_| trained::<f32>(run(), 8, 1).remove(0));
-    assert_eq!(bits(&losses(&first.0)), bits(&losses(&second.0)));
-    assert_eq!(bits(&first.1), bits(&second.1));
-    let other = trained::<f32>(Run { seed: 8, ..run() }, 8, 1).remove(0);
-    assert_ne!(losses(&first.0), losses(&other.0));
+    let [first, second] = [0, 1].map(|_| trained::<f32>(run(), 8).remove(0));
+    assert_eq!(bits(&losses(&first.steps)), bits(&losses(&second.steps)));
+    assert_eq!(bits(&first.own), bits(&second.own));
+    let other = trained::<f32>(Run { seed: 8, ..run() }, 8).remove(0);
+    assert_ne!(losses(&first.steps), losses(&other.steps));
 }
 
 #[test]
 fn ranks_train_the_model_of_one() {
-    let alone = trained::<f64>(run(), 20, 1).remove(0);
-    assert!(alone.0[19].loss < alone.0[0].loss - 1.0, "{:?}", losses(&alone.0));
-    for (ranks, bucket_bytes) in [(2, 16 << 10), (2, 64), (3, 16 << 10)] {
-        let all = trained::<f64>(Run { bucket_bytes, ..run() }, 20, ranks);
-        for (rank, (steps, weights)) in all.iter().enumerate() {
-            for (number, (step, expected)) in steps.iter().zip(&alone.0).enumerate() {
-                let error = (step.loss / expected.loss - 1.0).abs();
-                assert!(
-                    error < 1e-12,
-                    "rank {rank} of {ranks}, step {number}: {} {}",
-                    step.loss,
-                    expected.loss
-                );
-            }
-            assert_eq!(
-                bits(weights),
-                bits(&all[0].1),
-                "rank {rank} of {ranks} has other parameters than rank 0"
-            );
-        }
+    let alone = trained::<f64>(run(), 20).remove(0);
+    assert!(alone.steps[19].loss < alone.steps[0].loss - 1.0, "{:?}", losses(&alone.steps));
+    let tensor = |tensor, shares_tokens| Degrees { tensor, shares_tokens, ..Degrees::default() };
+    for degrees in [
+        Degrees::data(2),
+        Degrees::data(3),
+        tensor(2, false),
+        tensor(2, true),
+        Degrees { data: 2, ..tensor(2, false) },
+        Degrees { data: 2, ..tensor(2, true) },
+    ] {
+        check_parity(&Run { degrees, ..run() }, &alone);
+    }
+    check_parity(&Run { bucket_bytes: 64, ..data_parallel(2) }, &alone);
+    check_parity(&Run { micro_batches: 2, ..data_parallel(2) }, &alone);
+    check_parity(&Run { micro_batches: 4, ..run() }, &alone);
+}
+
+#[test]
+fn tied_ranks_train_the_model_of_one() {
+    let shape = Shape { tied: true, ..run().shape };
+    let alone = trained::<f64>(Run { shape, ..run() }, 5).remove(0);
+    for shares_tokens in [false, true] {
+        let degrees = Degrees { tensor: 2, shares_tokens, ..Degrees::default() };
+        check_parity(&Run { shape, degrees, ..run() }, &alone);
+    }
+}
+
+#[test]
+fn ranks_with_the_same_parameters_have_the_same_bits() {
+    for run in [data_parallel(2), data_parallel(3)] {
+        let all = trained::<f32>(run, 8);
+        all.iter().for_each(|rank| assert_eq!(bits(&rank.own), bits(&all[0].own)));
     }
 }
 
 #[test]
 fn ranks_give_the_same_bits_each_time() {
-    let [first, second] = [0, 1].map(|_| trained::<f32>(run(), 8, 2));
-    for ((first, second), rank) in first.iter().zip(&second).zip(0..) {
-        assert_eq!(bits(&first.1), bits(&second.1), "rank {rank}");
-        assert_eq!(bits(&losses(&first.0)), bits(&losses(&second.0)), "rank {rank}");
+    let degrees = Degrees { data: 2, tensor: 2, shares_tokens: true, ..Degrees::default() };
+    for run in [data_parallel(2), Run { degrees, ..run() }] {
+        let [first, second] = [0, 1].map(|_| trained::<f32>(run, 8));
+        for ((first, second), rank) in first.iter().zip(&second).zip(0..) {
+            assert_eq!(bits(&first.own), bits(&second.own), "rank {rank}");
+            assert_eq!(bits(&losses(&first.steps)), bits(&losses(&second.steps)), "rank {rank}");
+        }
     }
 }
 
 #[test]
 fn a_rank_that_is_alone_exchanges_nothing() {
-    let steps = trained::<f32>(run(), 2, 1).remove(0).0;
+    let steps = trained::<f32>(run(), 2).remove(0).steps;
     assert!(steps.iter().all(|step| step.exchange == Exchange::default()));
 }
 
 #[test]
 fn a_sum_begins_when_its_bucket_is_complete() {
-    let parameter = |name: &str| Parameter { name: name.into(), shape: [8, 8], begin: Begin::Ones };
+    let parameter = |name: &str| Parameter::new(name, [8, 8], Begin::Ones);
     // A bucket for each.
-    let layout = Layout::new(["first", "second"].map(parameter).into(), 1);
+    let layout = Layout::new(["first", "second"].map(parameter).into(), 1, 1);
     let ids: Vec<ParameterId> = layout.parameters().map(|(id, _)| id).collect();
     let rank = |comm: &Communicator| {
         let mut values = Values::<f64>::zeros(&layout).expect("memory");
         let step = Instant::now();
         let mut between = step;
-        let exchange = exchange(comm, &layout, &mut values, step, |gradients| {
+        let exchange = exchange((comm, Tensor::default()), &layout, &mut values, step, |gradients| {
             gradients.place(ids[0]).fill(1.0);
             gradients.finished(ids[0])?;
             between = Instant::now();
@@ -145,11 +206,12 @@ fn a_sum_begins_when_its_bucket_is_complete() {
 
 #[test]
 fn ranks_with_other_options_or_another_text_are_named() {
-    let of_rank =
-        |rank: u32| (Run { seed: 7 + u64::from(rank / 2), ..run() }, "a text of some words. ".repeat(100));
+    let of_rank = |rank: u32| {
+        (Run { seed: 7 + u64::from(rank / 2), ..data_parallel(3) }, "a text of some words. ".repeat(100))
+    };
     let other_text = |rank: u32| {
         let last = if rank == 1 { "!" } else { "." };
-        (run(), "a text of some words. ".repeat(100) + last)
+        (data_parallel(3), "a text of some words. ".repeat(100) + last)
     };
     for (given, named) in
         [(&of_rank as &(dyn Fn(u32) -> (Run, String) + Sync), "rank 2"), (&other_text, "rank 1")]

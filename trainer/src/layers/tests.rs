@@ -1,10 +1,12 @@
 //! Every gradient of every layer, in f64, beside the difference that a small change of its input makes.
 
 use super::attention::{Attention, InputGradients, Inputs, Scratch};
+use super::cross_entropy::Columns;
 use super::linear::Linear;
 use super::rms_norm::RmsNorm;
 use super::rope::{Rope, Turn};
 use super::{cross_entropy, embedding, swiglu};
+use crate::parallel::tensor::Tensor;
 use crate::products::Into;
 use crate::random::Random;
 
@@ -116,18 +118,21 @@ fn embedding_of_a_token_that_comes_twice() {
     let (table, d_out, tokens) = (values("table", 5 * 3), values("dy", 4 * 3), [2, 0, 2, 4]);
     let loss = |table: &[f64]| {
         let mut out = vec![0.0; 12];
-        embedding::forward(table, &tokens, 3, &mut out);
+        embedding::forward(table, 0, &tokens, 3, &mut out);
         dot(&out, &d_out)
     };
     let mut d_table = vec![0.0; 15];
-    embedding::backward_weight(&tokens, 3, &d_out, &mut d_table);
+    embedding::backward_weight(&tokens, 0, 3, &d_out, &mut d_table);
     check("d_table", &table, &d_table, loss);
 }
 
 #[test]
 fn cross_entropy_of_logits() {
     let (logits, targets) = (values("logits", 3 * 19), [4, 18, 0]);
-    let loss = |logits: &[f64], logs: &mut [f64]| cross_entropy::forward(logits, &targets, 19, logs);
+    let (columns, alone) = (Columns { first: 0, count: 19 }, Tensor::default());
+    let loss = |logits: &[f64], logs: &mut [f64]| {
+        cross_entropy::forward(logits, &targets, columns, &alone, logs).expect("no other rank")
+    };
     let mut logs = vec![0.0; 3];
     let found = loss(&logits, &mut logs);
     let by_definition: f64 = (0..3)
@@ -139,7 +144,7 @@ fn cross_entropy_of_logits() {
         .sum();
     assert!((found - by_definition).abs() < 1e-12);
     let mut gradient = logits.clone();
-    cross_entropy::backward(&mut gradient, &targets, 19, &logs, 0.25);
+    cross_entropy::backward(&mut gradient, &targets, columns, &logs, 0.25);
     check("d_logits", &logits, &gradient, |logits| 0.25 * loss(logits, &mut [0.0; 3]));
 }
 

@@ -1,118 +1,190 @@
 //! A decoder-only transformer: embedding, blocks, a last norm, and a matrix to the logits.
 //!
 //! Invariant: a model is its lengths and the places of its parameters; parameters, gradients and activations are
-//! arguments. Embedding, each block and the end are steps of their own, so a rank may have some of them. Gradients are
-//! finished in the order of the layout. Absent: how parameters change, where tokens come from, and other ranks.
+//! arguments. A rank has some stages of it, each some blocks one behind the other; the embedding belongs to the first stage of
+//! the model, the last norm and the matrix to the logits to its last. Gradients are finished in the order of the layout: the
+//! last stage first. Absent: how parameters change, where tokens come from, and when which stage runs.
 
+mod attend;
 mod block;
+mod gated;
+mod lengths;
 mod shape;
 
+use std::ops::Range;
+
 pub use block::{Block, BlockActivations, BlockIds, Pending};
+pub use lengths::{Cut, Lengths};
 pub use shape::Shape;
 
 use crate::error::Result;
 use crate::layers::attention::Scratch;
+use crate::layers::cross_entropy::{self, Columns};
+use crate::layers::embedding;
 use crate::layers::linear::Linear;
 use crate::layers::rms_norm::RmsNorm;
 use crate::layers::rope::Rope;
-use crate::layers::{cross_entropy, embedding};
 use crate::number::Number;
-use crate::parameters::{Begin, Gradients, Layout, Parameter, ParameterId, Values};
+use crate::parallel::tensor::{Joint, Tensor};
+use crate::parameters::{Begin, Gradients, Layout, Parameter, ParameterId, Pass, Unit, Weights};
 use crate::products::Into;
 
 /// The deviation with which matrices begin (GPT-2).
 const DEVIATION: f64 = 0.02;
 
-/// A model's lengths and the places of its parameters.
+/// What the layers of a block are given, beside activations.
+pub struct Given<'a, T: Number> {
+    /// Their parameters.
+    pub weights: &'a dyn Weights<T>,
+    /// The ranks that share them.
+    pub ranks: &'a Tensor<'a>,
+    /// Where tokens stand.
+    pub rope: &'a Rope<T>,
+}
+
+impl<T: Number> Clone for Given<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T: Number> Copy for Given<'_, T> {}
+
+/// The last norm and the matrix to the logits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct End {
+    norm: ParameterId,
+    /// The embedding where they are tied.
+    head: ParameterId,
+}
+
+/// A stage's parameters.
+struct Stage {
+    /// The numbers of its blocks in the whole model.
+    layers: Range<usize>,
+    embedding: Option<ParameterId>,
+    blocks: Vec<BlockIds>,
+    end: Option<End>,
+}
+
+/// A model's lengths and the places of its parameters, as far as this rank has them.
 pub struct Model<T: Number> {
     shape: Shape,
+    cut: Cut,
+    lengths: Lengths,
     layout: Layout,
-    embedding: ParameterId,
-    blocks: Vec<BlockIds>,
-    norm: ParameterId,
-    /// The embedding's where they are tied.
-    head: ParameterId,
+    stages: Vec<Stage>,
     block: Block,
     rope: Rope<T>,
 }
 
-/// What forward keeps for backward, and room for both.
+/// What forward of a stage keeps for its backward.
 pub struct Activations<T: Number> {
     blocks: Vec<BlockActivations<T>>,
-    /// What the last block gives.
-    x: Vec<T>,
-    normed: Vec<T>,
+    /// What the last block gives: this rank's tokens.
+    y: Vec<T>,
+    /// Of the last stage.
+    end: Option<EndActivations<T>>,
+}
+
+/// What forward of the end keeps.
+struct EndActivations<T: Number> {
+    normed: Joint<T>,
     factors: Vec<T>,
     /// After forward; backward turns them into their gradient.
     logits: Vec<T>,
     logs: Vec<T>,
-    d_normed: Vec<T>,
+}
+
+/// Room for forward and backward of a stage, which nothing outlives but the gradient that backward leaves.
+pub struct Workspace<T: Number> {
+    sums: Joint<T>,
+    d_normed: Joint<T>,
     pending: Pending<T>,
     scratch: Scratch<T>,
 }
 
 impl<T: Number> Activations<T> {
-    /// Room for `sequences` sequences of a model.
-    pub fn new(shape: &Shape, sequences: usize) -> Self {
-        let tokens = sequences * shape.sequence;
-        let room = |width: usize| vec![T::ZERO; tokens * width];
-        Activations {
-            blocks: (0..shape.layers).map(|_| BlockActivations::new(shape, tokens)).collect(),
-            x: room(shape.width),
-            normed: room(shape.width),
-            factors: room(1),
-            logits: room(shape.vocabulary),
-            logs: room(1),
-            d_normed: room(shape.width),
-            pending: Pending::new(shape, tokens),
-            scratch: Scratch::new(shape.sequence),
-        }
+    /// What comes into the stage: the rows of this rank's tokens. The first stage writes them itself.
+    pub fn input_mut(&mut self) -> &mut [T] {
+        &mut self.blocks[0].x
     }
 
-    /// After forward, the logits of all tokens, row by row.
+    /// After forward, what goes out of the stage's last block.
+    pub fn output(&self) -> &[T] {
+        &self.y
+    }
+
+    /// After forward of the last stage, this rank's logits of all tokens, row by row.
+    ///
+    /// # Panics
+    /// If the stage is not the last.
     pub fn logits(&self) -> &[T] {
-        &self.logits
+        &self.end.as_ref().expect("the last stage has logits").logits
+    }
+}
+
+impl<T: Number> Workspace<T> {
+    /// The gradient of what goes out of a stage, for its backward; afterwards that of what came in.
+    pub fn gradient_mut(&mut self) -> &mut [T] {
+        self.pending.dy.own_mut()
     }
 }
 
 impl<T: Number> Model<T> {
-    /// The model of a shape, its gradients in buckets of `bucket_elements` elements or the end of the parameter that exceeds them.
+    /// The whole model of a shape, its gradients in buckets of `bucket_elements` elements or the end of the parameter that exceeds them.
     ///
     /// # Errors
     /// [`Error::Configuration`](crate::error::Error::Configuration) for lengths that do not fit each other.
     pub fn new(shape: Shape, bucket_elements: usize) -> Result<Self> {
-        shape.check()?;
-        let matrix = |name: &str| Parameter {
-            name: name.to_owned(),
-            shape: [shape.vocabulary, shape.width],
-            begin: Begin::Normal(DEVIATION),
-        };
-        let norm = Parameter { name: "norm".into(), shape: [1, shape.width], begin: Begin::Ones };
-        let mut parameters = Vec::new();
-        parameters.extend((!shape.tied).then(|| matrix("head")));
-        parameters.push(norm);
-        parameters.extend((0..shape.layers).rev().flat_map(|layer| block::parameters(&shape, layer)));
-        parameters.push(matrix("embedding"));
-        let layout = Layout::new(parameters, bucket_elements);
+        Self::cut(shape, bucket_elements, Cut::whole(&shape))
+    }
 
-        let ids: Vec<ParameterId> = layout.parameters().map(|(id, _)| id).collect();
-        let (untied, embedding) = (usize::from(!shape.tied), ids[ids.len() - 1]);
-        let (of_blocks, _) = ids[untied + 1..ids.len() - 1].as_chunks::<9>();
+    /// What a rank has of the model.
+    ///
+    /// # Errors
+    /// [`Error::Configuration`](crate::error::Error::Configuration) for lengths that do not fit each other or the cut.
+    pub fn cut(shape: Shape, bucket_elements: usize, cut: Cut) -> Result<Self> {
+        shape.check()?;
+        cut.check(&shape)?;
+        let lengths = Lengths::new(&shape, &cut);
+        let parameters = cut.stages.iter().rev().flat_map(|stage| parameters(&shape, &cut, stage)).collect();
+        let layout = Layout::new(parameters, bucket_elements, cut.replicas);
+        let all: Vec<ParameterId> = layout.parameters().map(|(id, _)| id).collect();
+        let mut ids = all.iter().copied();
+        let mut stages: Vec<Stage> = Vec::new();
+        for layers in cut.stages.iter().rev() {
+            let mut next = || ids.next().expect("the layout has the parameters of each stage");
+            let end = (layers.end == shape.layers).then(|| {
+                // The embedding is the last in the layout.
+                let head = if shape.tied { all[all.len() - 1] } else { next() };
+                End { head, norm: next() }
+            });
+            let mut blocks: Vec<BlockIds> = layers.clone().map(|_| BlockIds::new(&mut ids)).collect();
+            blocks.reverse();
+            let embedding = if layers.start == 0 { ids.next() } else { None };
+            stages.push(Stage { layers: layers.clone(), embedding, blocks, end });
+        }
+        stages.reverse();
         Ok(Model {
-            embedding,
-            head: if shape.tied { embedding } else { ids[0] },
-            norm: ids[untied],
-            blocks: of_blocks.iter().rev().map(|ids| BlockIds::new(*ids)).collect(),
-            block: Block::new(&shape),
-            rope: Rope::new(shape.sequence, shape.head(), shape.rope_base),
+            block: Block::new(&lengths),
+            rope: Rope::new(shape.sequence, lengths.head, shape.rope_base),
+            stages,
             layout,
+            lengths,
+            cut,
             shape,
         })
     }
 
-    /// The lengths.
+    /// The lengths of the whole.
     pub fn shape(&self) -> &Shape {
         &self.shape
+    }
+
+    /// What of the whole this rank has.
+    pub fn own(&self) -> &Cut {
+        &self.cut
     }
 
     /// Where the parameters lie.
@@ -120,68 +192,190 @@ impl<T: Number> Model<T> {
         &self.layout
     }
 
+    /// Room for what forward of a stage keeps of `sequences` sequences.
+    pub fn activations(&self, stage: usize, sequences: usize) -> Activations<T> {
+        let (lengths, stage) = (&self.lengths, &self.stages[stage]);
+        let tokens = sequences * lengths.sequence;
+        let own = tokens / lengths.sharers;
+        Activations {
+            blocks: stage.layers.clone().map(|_| BlockActivations::new(lengths, tokens)).collect(),
+            y: vec![T::ZERO; own * lengths.width],
+            end: stage.end.map(|_| EndActivations {
+                normed: Joint::new(tokens, lengths.width, lengths.sharers),
+                factors: vec![T::ZERO; own],
+                logits: vec![T::ZERO; tokens * lengths.vocabulary],
+                logs: vec![T::ZERO; tokens],
+            }),
+        }
+    }
+
+    /// Room for the work on `sequences` sequences.
+    pub fn workspace(&self, sequences: usize) -> Workspace<T> {
+        let Lengths { width, sequence, sharers, .. } = self.lengths;
+        let joint = || Joint::new(sequences * sequence, width, sharers);
+        Workspace {
+            sums: joint(),
+            d_normed: joint(),
+            pending: Pending::new(&self.lengths, sequences * sequence),
+            scratch: Scratch::new(sequence),
+        }
+    }
+
     fn last(&self) -> (RmsNorm, Linear) {
-        let Shape { width, vocabulary, norm_epsilon, .. } = self.shape;
+        let Lengths { width, vocabulary, norm_epsilon, .. } = self.lengths;
         (RmsNorm { width, epsilon: norm_epsilon }, Linear { inputs: width, outputs: vocabulary })
     }
 
-    /// The logits of all tokens, in `kept`.
-    ///
-    /// # Panics
-    /// If there are other than the tokens that `kept` has room for, or a token is not in the vocabulary.
-    pub fn forward(&self, weights: &Values<T>, tokens: &[u32], kept: &mut Activations<T>) {
-        assert_eq!(tokens.len(), kept.logs.len(), "tokens, and room for them");
-        let of = |id| weights.of(&self.layout, id);
-        let Activations { blocks, x, scratch, .. } = kept;
-        embedding::forward(of(self.embedding), tokens, self.shape.width, &mut blocks[0].x);
-        for (layer, ids) in self.blocks.iter().enumerate() {
-            let (before, after) = blocks.split_at_mut(layer + 1);
-            let y = after.first_mut().map_or(&mut *x, |next| &mut next.x);
-            self.block.forward(ids, (&self.layout, weights), &self.rope, &mut before[layer], y, scratch);
-        }
-        let (norm, head) = self.last();
-        norm.forward(of(self.norm), &kept.x, &mut kept.normed, &mut kept.factors);
-        head.forward(of(self.head), &kept.normed, &mut kept.logits, Into::Replace);
+    /// This rank's tokens of the vocabulary.
+    fn columns(&self) -> Columns {
+        let count = self.lengths.vocabulary;
+        Columns { first: self.cut.tensor * count, count }
     }
 
-    /// After [`Model::forward`], the sum of the losses of all tokens, in nats.
-    pub fn loss(&self, targets: &[u32], kept: &mut Activations<T>) -> f64 {
-        cross_entropy::forward(&kept.logits, targets, self.shape.vocabulary, &mut kept.logs)
-    }
-
-    /// After [`Model::loss`], adds `factor` times the gradient of the sum of the losses to `gradients`.
+    /// Forward of a stage: from `tokens` in the first, otherwise from what came in, to the logits in the last, otherwise to
+    /// what goes out.
     ///
     /// # Errors
-    /// What starting the exchange of a bucket ends with.
+    /// What joining the ranks of a layer, or bringing weights, ends with.
+    ///
+    /// # Panics
+    /// If there are other than the tokens that `kept` and `room` have room for.
+    pub fn forward(
+        &self,
+        stage: usize,
+        (weights, ranks): (&mut dyn Weights<T>, &Tensor<'_>),
+        tokens: &[u32],
+        kept: &mut Activations<T>,
+        room: &mut Workspace<T>,
+    ) -> Result<()> {
+        let stage = &self.stages[stage];
+        let Activations { blocks, y, end } = kept;
+        let Workspace { sums, scratch, .. } = room;
+        if let Some(id) = stage.embedding {
+            weights.enter(Unit::Embedding, Pass::Forward)?;
+            let (table, width) = (weights.of(id), self.lengths.width);
+            let x = &mut blocks[0].x;
+            if ranks.comm().is_some() {
+                embedding::forward(table, self.columns().first, tokens, width, sums.all_mut());
+                sums.sum(ranks)?;
+                x.copy_from_slice(sums.own());
+            } else {
+                embedding::forward(table, 0, tokens, width, x);
+            }
+            weights.leave(Unit::Embedding)?;
+        }
+        for (index, (ids, layer)) in stage.blocks.iter().zip(stage.layers.clone()).enumerate() {
+            weights.enter(Unit::Block(layer), Pass::Forward)?;
+            let given = Given { weights: &*weights, ranks, rope: &self.rope };
+            let (before, after) = blocks.split_at_mut(index + 1);
+            let y = after.first_mut().map_or(&mut *y, |next| &mut next.x);
+            self.block.forward(ids, given, &mut before[index], y, (sums, scratch))?;
+            weights.leave(Unit::Block(layer))?;
+        }
+        if let (Some(ids), Some(kept)) = (stage.end, end) {
+            weights.enter(Unit::End, Pass::Forward)?;
+            let (norm, head) = self.last();
+            norm.forward(weights.of(ids.norm), y, kept.normed.own_mut(), &mut kept.factors);
+            kept.normed.gather(ranks)?;
+            head.forward(weights.of(ids.head), kept.normed.all(), &mut kept.logits, Into::Replace);
+            weights.leave(Unit::End)?;
+        }
+        Ok(())
+    }
+
+    /// After [`Model::forward`] of the last stage, the sum of the losses of all tokens, in nats.
+    ///
+    /// # Errors
+    /// What joining the ranks of the layer ends with.
+    ///
+    /// # Panics
+    /// If the stage is not the last.
+    pub fn loss(&self, ranks: &Tensor<'_>, targets: &[u32], kept: &mut Activations<T>) -> Result<f64> {
+        let end = kept.end.as_mut().expect("the last stage has a loss");
+        cross_entropy::forward(&end.logits, targets, self.columns(), ranks, &mut end.logs)
+    }
+
+    /// After [`Model::loss`] of the last stage, otherwise from [`Workspace::gradient_mut`], adds `factor` times the gradient of
+    /// the sum of the losses to `gradients`. What came in has its gradient in [`Workspace::gradient_mut`] then.
+    ///
+    /// # Errors
+    /// What joining the ranks of a layer, bringing weights, or starting the exchange of a bucket ends with.
     pub fn backward(
         &self,
-        weights: &Values<T>,
-        (tokens, targets): (&[u32], &[u32]),
-        factor: T,
-        kept: &mut Activations<T>,
+        stage: usize,
+        (weights, ranks): (&mut dyn Weights<T>, &Tensor<'_>),
+        (tokens, targets, factor): (&[u32], &[u32], T),
+        (kept, room): (&mut Activations<T>, &mut Workspace<T>),
         gradients: &mut dyn Gradients<T>,
     ) -> Result<()> {
-        let of = |id| weights.of(&self.layout, id);
-        let (norm, head) = self.last();
-        let Activations { blocks, x, normed, factors, logits, logs, d_normed, pending, scratch } = kept;
-        cross_entropy::backward(logits, targets, self.shape.vocabulary, logs, factor);
-        head.backward_input(of(self.head), logits, d_normed, Into::Replace);
-        pending.dy.fill(T::ZERO);
-        norm.backward_input(of(self.norm), x, factors, d_normed, &mut pending.dy);
-        head.backward_weight(normed, logits, gradients.place(self.head));
-        if !self.shape.tied {
-            gradients.finished(self.head)?;
+        let stage = &self.stages[stage];
+        if let Some(ids) = stage.end {
+            weights.enter(Unit::End, Pass::Backward)?;
+            self.end_backward(ids, (&*weights, ranks), (targets, factor), (kept, room), gradients)?;
+            weights.leave(Unit::End)?;
         }
-        norm.backward_weight(x, factors, d_normed, gradients.place(self.norm));
-        gradients.finished(self.norm)?;
-        for (ids, kept) in self.blocks.iter().zip(blocks).rev() {
-            self.block.backward_input(ids, (&self.layout, weights), &self.rope, kept, pending, scratch);
+        let Workspace { pending, scratch, .. } = room;
+        for ((ids, layer), kept) in stage.blocks.iter().zip(stage.layers.clone()).zip(&kept.blocks).rev() {
+            weights.enter(Unit::Block(layer), Pass::Backward)?;
+            let given = Given { weights: &*weights, ranks, rope: &self.rope };
+            self.block.backward_input(ids, given, kept, pending, scratch)?;
+            weights.leave(Unit::Block(layer))?;
             self.block.backward_weight(ids, kept, pending, gradients)?;
             std::mem::swap(&mut pending.dy, &mut pending.dx);
         }
-        embedding::backward_weight(tokens, self.shape.width, &pending.dy, gradients.place(self.embedding));
-        gradients.finished(self.embedding)
+        if let Some(id) = stage.embedding {
+            pending.dy.gather(ranks)?;
+            let (first, width) = (self.columns().first, self.lengths.width);
+            embedding::backward_weight(tokens, first, width, pending.dy.all(), gradients.place(id));
+            gradients.finished(id)?;
+        }
+        Ok(())
     }
+
+    /// Backward of the last norm and the matrix to the logits; leaves the gradient of what came into them.
+    fn end_backward(
+        &self,
+        ids: End,
+        (weights, ranks): (&dyn Weights<T>, &Tensor<'_>),
+        (targets, factor): (&[u32], T),
+        (kept, room): (&mut Activations<T>, &mut Workspace<T>),
+        gradients: &mut dyn Gradients<T>,
+    ) -> Result<()> {
+        let Workspace { d_normed, pending, .. } = room;
+        let x = &kept.y;
+        let kept = kept.end.as_mut().expect("the last stage keeps its end");
+        let (norm, head) = self.last();
+        cross_entropy::backward(&mut kept.logits, targets, self.columns(), &kept.logs, factor);
+        head.backward_input(weights.of(ids.head), &kept.logits, d_normed.all_mut(), Into::Replace);
+        d_normed.sum(ranks)?;
+        let dy = pending.dy.own_mut();
+        dy.fill(T::ZERO);
+        norm.backward_input(weights.of(ids.norm), x, &kept.factors, d_normed.own(), dy);
+        head.backward_weight(kept.normed.all(), &kept.logits, gradients.place(ids.head));
+        if !self.shape.tied {
+            gradients.finished(ids.head)?;
+        }
+        norm.backward_weight(x, &kept.factors, d_normed.own(), gradients.place(ids.norm));
+        gradients.finished(ids.norm)
+    }
+}
+
+/// The parameters of a stage, in the order in which backward finishes their gradients.
+fn parameters(shape: &Shape, cut: &Cut, layers: &Range<usize>) -> Vec<Parameter> {
+    let matrix = |name: &str| {
+        Parameter::new(name, [shape.vocabulary, shape.width], Begin::Normal(DEVIATION)).split(
+            0,
+            cut.tensor,
+            cut.tensors,
+        )
+    };
+    let is_last = layers.end == shape.layers;
+    let mut parameters = Vec::new();
+    parameters.extend((is_last && !shape.tied).then(|| matrix("head")));
+    parameters.extend(is_last.then(|| block::norm("norm".into(), shape, cut)));
+    parameters.extend(layers.clone().rev().flat_map(|layer| block::parameters(shape, cut, layer)));
+    parameters.extend((layers.start == 0).then(|| matrix("embedding")));
+    parameters
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::error::Error;
-use crate::parameters::Local;
+use crate::parameters::{Local, Present, Values};
 use crate::random::Random;
 
 const SEED: u64 = 20_261_129;
@@ -39,6 +39,29 @@ fn weights(model: &Model<f64>) -> Values<f64> {
     weights
 }
 
+/// Forward of a model on a rank that is alone.
+fn forward(
+    model: &Model<f64>,
+    weights: &Values<f64>,
+    data: &[u32],
+    (kept, room): (&mut Activations<f64>, &mut Workspace<f64>),
+) {
+    let mut present = Present::new(model.layout(), weights);
+    model.forward(0, (&mut present, &Tensor::default()), data, kept, room).unwrap();
+}
+
+/// Backward of a model on a rank that is alone.
+fn backward(
+    model: &Model<f64>,
+    weights: &Values<f64>,
+    given: (&[u32], &[u32], f64),
+    rooms: (&mut Activations<f64>, &mut Workspace<f64>),
+    gradients: &mut dyn Gradients<f64>,
+) {
+    let mut present = Present::new(model.layout(), weights);
+    model.backward(0, (&mut present, &Tensor::default()), given, rooms, gradients).unwrap();
+}
+
 #[test]
 fn gradients_are_those_of_the_loss() {
     for tied in [false, true] {
@@ -47,19 +70,19 @@ fn gradients_are_those_of_the_loss() {
         let (data, targets) = (tokens("tokens", 12), tokens("targets", 12));
         let mut weights = weights(&model);
         let mut gradients = Values::zeros(layout).unwrap();
-        let mut kept = Activations::new(&shape(tied), 2);
-        model.forward(&weights, &data, &mut kept);
-        model.loss(&targets, &mut kept);
-        let mut local = Local::new(layout, &mut gradients);
-        model.backward(&weights, (&data, &targets), 0.5, &mut kept, &mut local).unwrap();
+        let (mut kept, mut room) = (model.activations(0, 2), model.workspace(2));
+        forward(&model, &weights, &data, (&mut kept, &mut room));
+        model.loss(&Tensor::default(), &targets, &mut kept).unwrap();
+        let mut local = Local::new(layout, &mut gradients, Tensor::default());
+        backward(&model, &weights, (&data, &targets, 0.5), (&mut kept, &mut room), &mut local);
         for (id, parameter) in layout.parameters() {
             // A prime distance between the elements that are looked at.
             for index in (0..parameter.elements()).step_by(7) {
                 let original = weights.of(layout, id)[index];
                 let mut loss = |change: f64| {
                     weights.of_mut(layout, id)[index] = original + change;
-                    model.forward(&weights, &data, &mut kept);
-                    0.5 * model.loss(&targets, &mut kept)
+                    forward(&model, &weights, &data, (&mut kept, &mut room));
+                    0.5 * model.loss(&Tensor::default(), &targets, &mut kept).unwrap()
                 };
                 let difference = (loss(1e-5) - loss(-1e-5)) / 2e-5;
                 loss(0.0);
@@ -98,12 +121,15 @@ fn gradients_are_finished_in_the_order_of_the_layout() {
         let model = Model::new(shape(tied), 100).unwrap();
         let weights = weights(&model);
         let mut values = Values::zeros(model.layout()).unwrap();
-        let mut noting = Noting { local: Local::new(model.layout(), &mut values), finished: Vec::new() };
-        let mut kept = Activations::new(&shape(tied), 1);
+        let mut noting = Noting {
+            local: Local::new(model.layout(), &mut values, Tensor::default()),
+            finished: Vec::new(),
+        };
+        let (mut kept, mut room) = (model.activations(0, 1), model.workspace(1));
         let data = tokens("tokens", 6);
-        model.forward(&weights, &data, &mut kept);
-        model.loss(&data, &mut kept);
-        model.backward(&weights, (&data, &data), 1.0, &mut kept, &mut noting).unwrap();
+        forward(&model, &weights, &data, (&mut kept, &mut room));
+        model.loss(&Tensor::default(), &data, &mut kept).unwrap();
+        backward(&model, &weights, (&data, &data, 1.0), (&mut kept, &mut room), &mut noting);
         let layout: Vec<ParameterId> = model.layout().parameters().map(|(id, _)| id).collect();
         assert_eq!(noting.finished, layout);
         assert_eq!(layout.len(), 1 + 18 + 1 + usize::from(!tied));
@@ -114,12 +140,12 @@ fn gradients_are_finished_in_the_order_of_the_layout() {
 fn a_token_changes_no_logits_before_it() {
     let model = Model::new(shape(false), 100).unwrap();
     let weights = weights(&model);
-    let mut kept = Activations::new(&shape(false), 1);
+    let (mut kept, mut room) = (model.activations(0, 1), model.workspace(1));
     let mut data = tokens("tokens", 6);
-    model.forward(&weights, &data, &mut kept);
+    forward(&model, &weights, &data, (&mut kept, &mut room));
     let before = kept.logits().to_vec();
     data[4] = (data[4] + 1) % 11;
-    model.forward(&weights, &data, &mut kept);
+    forward(&model, &weights, &data, (&mut kept, &mut room));
     assert_eq!(before[..4 * 11], kept.logits()[..4 * 11]);
     assert_ne!(before[4 * 11..5 * 11], kept.logits()[4 * 11..5 * 11]);
 }

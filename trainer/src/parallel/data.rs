@@ -11,6 +11,7 @@ use consort::{Communicator, ReduceOp, Scope, ScopedWork};
 
 use crate::error::{Error, Result};
 use crate::number::Number;
+use crate::parallel::tensor::Tensor;
 use crate::parameters::{Gradients, Layout, ParameterId, Values};
 use crate::timeline::{Activity, Span};
 
@@ -44,6 +45,7 @@ impl Sum<'_> {
 /// Gradients whose buckets are lent to all-reduces as they become complete.
 struct Overlapped<'a, 'scope, 'env, T: Number> {
     layout: &'a Layout,
+    ranks: Tensor<'a>,
     scope: &'a Scope<'a, 'scope, 'env>,
     /// Those that are not lent.
     buckets: Vec<Option<&'env mut [T]>>,
@@ -59,7 +61,9 @@ impl<T: Number> Gradients<T> for Overlapped<'_, '_, '_, T> {
     }
 
     fn finished(&mut self, id: ParameterId) -> Result<()> {
-        let bucket = self.layout.bucket(id);
+        let (ranks, layout) = (self.ranks, self.layout);
+        ranks.complete(layout.parameter(id), self.place(id))?;
+        let bucket = layout.bucket(id);
         self.unfinished[bucket] -= 1;
         if self.unfinished[bucket] == 0 {
             assert_eq!(bucket, self.started.len(), "buckets are complete in their order");
@@ -73,7 +77,8 @@ impl<T: Number> Gradients<T> for Overlapped<'_, '_, '_, T> {
     }
 }
 
-/// Runs `backward`, which adds gradients to `values`, and sums them over the ranks of `comm`. The step began at `step`.
+/// Runs `backward`, which adds gradients to `values`, and sums them over the ranks of `comm`, which have the same parameters;
+/// those of `ranks` share each layer. The step began at `step`.
 ///
 /// # Errors
 /// What `backward` or an all-reduce ends with.
@@ -81,7 +86,7 @@ impl<T: Number> Gradients<T> for Overlapped<'_, '_, '_, T> {
 /// # Panics
 /// If `backward` leaves a gradient unfinished.
 pub fn exchange<T: Number>(
-    comm: &Communicator,
+    (comm, ranks): (&Communicator, Tensor<'_>),
     layout: &Layout,
     values: &mut Values<T>,
     step: Instant,
@@ -91,7 +96,7 @@ pub fn exchange<T: Number>(
     let (unfinished, count) = (layout.members(), layout.buckets());
     comm.scope(|scope| {
         let mut gradients =
-            Overlapped { layout, scope, buckets, unfinished, started: Vec::with_capacity(count) };
+            Overlapped { layout, ranks, scope, buckets, unfinished, started: Vec::with_capacity(count) };
         if let Err(error) = backward(&mut gradients) {
             return Ok(Err(error));
         }
@@ -115,8 +120,7 @@ pub fn exchange<T: Number>(
 }
 
 /// The sequences of rank `rank` of `size` in a batch: as equal shares as there are.
-pub fn share(batch: usize, rank: u32, size: u32) -> std::ops::Range<usize> {
-    let (rank, size) = (rank as usize, size as usize);
+pub fn share(batch: usize, rank: usize, size: usize) -> std::ops::Range<usize> {
     batch * rank / size..batch * (rank + 1) / size
 }
 
@@ -128,7 +132,7 @@ mod tests {
     fn shares_are_a_partition() {
         for (batch, size) in [(8, 2), (7, 3), (3, 3)] {
             let shares: Vec<_> = (0..size).map(|rank| share(batch, rank, size)).collect();
-            assert_eq!((shares[0].start, shares[size as usize - 1].end), (0, batch));
+            assert_eq!((shares[0].start, shares[size - 1].end), (0, batch));
             assert!(shares.windows(2).all(|pair| pair[0].end == pair[1].start));
             assert!(shares.iter().all(|share| !share.is_empty()));
         }

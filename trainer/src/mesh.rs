@@ -1,0 +1,232 @@
+//! The ranks of a job as a mesh: an axis for each way to share the work.
+//!
+//! Invariant: ranks are numbered with the last axis fastest, in the order pipeline, data, context, tensor, so that the ranks which
+//! speak the most are neighbours. An axis of one rank has no communicator.
+
+use consort::Communicator;
+
+use crate::error::{Error, Result};
+
+/// How many ranks there are along each axis.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Degrees {
+    /// Ranks that have some of the blocks each.
+    pub pipeline: usize,
+    /// Ranks that have some of the sequences each.
+    pub data: usize,
+    /// Ranks that have some of the tokens of each sequence each.
+    pub context: usize,
+    /// Ranks that have a part of each matrix each.
+    pub tensor: usize,
+    /// Whether tensor ranks have some of the tokens each between half blocks.
+    pub shares_tokens: bool,
+}
+
+impl Default for Degrees {
+    /// One rank.
+    fn default() -> Self {
+        Degrees { pipeline: 1, data: 1, context: 1, tensor: 1, shares_tokens: false }
+    }
+}
+
+impl Degrees {
+    /// The ranks of data parallelism alone.
+    pub fn data(ranks: usize) -> Self {
+        Degrees { data: ranks, ..Degrees::default() }
+    }
+
+    /// All ranks.
+    pub fn ranks(&self) -> usize {
+        self.pipeline * self.data * self.context * self.tensor
+    }
+
+    /// The axes by name, the slowest first.
+    pub fn axes(&self) -> [(&'static str, usize); 4] {
+        [("pp", self.pipeline), ("dp", self.data), ("cp", self.context), ("tp", self.tensor)]
+    }
+
+    /// Whether a job of this many ranks has this mesh.
+    ///
+    /// # Errors
+    /// [`Error::Configuration`] with the sizes.
+    pub fn check(&self, ranks: u32) -> Result<()> {
+        if self.ranks() == ranks as usize {
+            return Ok(());
+        }
+        let axes: Vec<String> = self.axes().iter().map(|(name, size)| format!("{name} {size}")).collect();
+        Err(Error::configuration(
+            format!("a mesh of {} has {} ranks, and the job has {ranks}", axes.join(" x "), self.ranks()),
+            "make the product of --dp, --tp, --pp and --cp the number of ranks",
+        ))
+    }
+
+    /// Where a rank is.
+    pub fn place(&self, rank: u32) -> Place {
+        let rank = rank as usize;
+        let (outer, tensor) = (rank / self.tensor, rank % self.tensor);
+        let (outer, context) = (outer / self.context, outer % self.context);
+        Place { pipeline: outer / self.data, data: outer % self.data, context, tensor }
+    }
+}
+
+/// A rank's coordinates.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Place {
+    /// Along the pipeline.
+    pub pipeline: usize,
+    /// Among those with other sequences.
+    pub data: usize,
+    /// Among those with other tokens of the same sequences.
+    pub context: usize,
+    /// Among those with other parts of the same matrices.
+    pub tensor: usize,
+}
+
+/// A group of ranks.
+enum Group {
+    /// This rank alone.
+    Alone,
+    /// All ranks of the job.
+    World,
+    /// Some of them.
+    Some(Communicator),
+}
+
+/// A rank in its mesh.
+pub struct Mesh<'a> {
+    world: Option<&'a Communicator>,
+    degrees: Degrees,
+    place: Place,
+    pipeline: Group,
+    /// The ranks that have the same parameters: data and context.
+    replicas: Group,
+    context: Group,
+    tensor: Group,
+}
+
+impl<'a> Mesh<'a> {
+    /// The mesh of the ranks of `world`, which all make the same one; `None` for a rank that is alone.
+    ///
+    /// # Errors
+    /// [`Error::Configuration`] where the sizes do not give the number of ranks; [`Error::Library`].
+    pub fn new(degrees: Degrees, world: Option<&'a Communicator>) -> Result<Self> {
+        let (rank, size) = world.map_or((0, 1), |world| (world.rank(), world.size()));
+        degrees.check(size)?;
+        let place = degrees.place(rank);
+        let Degrees { data, context, tensor, .. } = degrees;
+        let inner = place.context * tensor + place.tensor;
+        // For each group its size, and a number that its ranks alone have.
+        let group = |ranks: usize, number: usize| match world {
+            _ if ranks == 1 => Ok(Group::Alone),
+            None => Ok(Group::Alone),
+            Some(_) if ranks == size as usize => Ok(Group::World),
+            Some(world) => match world.split(Some(number as u32), 0)? {
+                Some(comm) => Ok(Group::Some(comm)),
+                None => Ok(Group::Alone),
+            },
+        };
+        Ok(Mesh {
+            world,
+            degrees,
+            place,
+            pipeline: group(degrees.pipeline, place.data * context * tensor + inner)
+                .map_err(Error::Library)?,
+            replicas: group(data * context, place.pipeline * tensor + place.tensor)
+                .map_err(Error::Library)?,
+            context: group(context, (place.pipeline * data + place.data) * tensor + place.tensor)
+                .map_err(Error::Library)?,
+            tensor: group(tensor, (place.pipeline * data + place.data) * context + place.context)
+                .map_err(Error::Library)?,
+        })
+    }
+
+    fn of<'b>(&'b self, group: &'b Group) -> Option<&'b Communicator> {
+        match group {
+            Group::Alone => None,
+            Group::World => self.world,
+            Group::Some(comm) => Some(comm),
+        }
+    }
+
+    /// All ranks of the job.
+    pub fn world(&self) -> Option<&'a Communicator> {
+        self.world
+    }
+
+    /// How many ranks there are along each axis.
+    pub fn degrees(&self) -> Degrees {
+        self.degrees
+    }
+
+    /// This rank's coordinates.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// The ranks that have the other blocks for the same tokens.
+    pub fn pipeline(&self) -> Option<&Communicator> {
+        self.of(&self.pipeline)
+    }
+
+    /// The ranks that have the same parameters: with other sequences, or other tokens of the same ones.
+    pub fn replicas(&self) -> Option<&Communicator> {
+        self.of(&self.replicas)
+    }
+
+    /// The ranks that have the other tokens of the same sequences.
+    pub fn context(&self) -> Option<&Communicator> {
+        self.of(&self.context)
+    }
+
+    /// The ranks that have the other parts of the same matrices.
+    pub fn tensor(&self) -> Option<&Communicator> {
+        self.of(&self.tensor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tensor_ranks_are_neighbours() {
+        let degrees = Degrees { pipeline: 2, data: 3, context: 2, tensor: 2, shares_tokens: false };
+        assert_eq!(degrees.place(0), Place::default());
+        assert_eq!(degrees.place(1), Place { tensor: 1, ..Place::default() });
+        assert_eq!(degrees.place(2), Place { context: 1, ..Place::default() });
+        assert_eq!(degrees.place(4), Place { data: 1, ..Place::default() });
+        assert_eq!(degrees.place(23), Place { pipeline: 1, data: 2, context: 1, tensor: 1 });
+    }
+
+    #[test]
+    fn groups_are_the_ranks_that_differ_along_their_axes() {
+        let degrees = Degrees { pipeline: 2, data: 2, tensor: 2, ..Degrees::default() };
+        let comms = Communicator::local(8).unwrap();
+        std::thread::scope(|threads| {
+            for comm in &comms {
+                threads.spawn(move || {
+                    let mesh = Mesh::new(degrees, Some(comm)).unwrap();
+                    let members = |group: Option<&Communicator>| {
+                        let group = group.expect("a group");
+                        let mut all = vec![0u32; group.size() as usize];
+                        group.all_gather(&[comm.rank()], &mut all).unwrap();
+                        all
+                    };
+                    let rank = comm.rank();
+                    assert_eq!(members(mesh.tensor()), [rank & !1, rank | 1]);
+                    assert_eq!(members(mesh.replicas()), [rank & !2, rank | 2]);
+                    assert_eq!(members(mesh.pipeline()), [rank & !4, rank | 4]);
+                    assert!(mesh.context().is_none());
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn sizes_that_do_not_give_the_ranks_are_named() {
+        let degrees = Degrees { data: 3, tensor: 2, ..Degrees::default() };
+        let error = degrees.check(4).unwrap_err().to_string();
+        assert!(error.contains("dp 3") && error.contains("tp 2") && error.contains("6 ranks"), "{error}");
+        degrees.check(6).unwrap();
+    }
+}

@@ -1,0 +1,111 @@
+//! What of a model a rank has, and the lengths of that.
+
+use std::ops::Range;
+
+use crate::error::{Error, Result};
+use crate::model::Shape;
+
+/// What of a model a rank has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cut {
+    /// The blocks of each of its stages, in the order of the model.
+    pub stages: Vec<Range<usize>>,
+    /// Its number among the ranks that share each layer.
+    pub tensor: usize,
+    /// How many ranks share each layer.
+    pub tensors: usize,
+    /// Whether these share the tokens between half blocks, too.
+    pub shares_tokens: bool,
+    /// How many ranks have the same.
+    pub replicas: usize,
+}
+
+impl Cut {
+    /// All of it.
+    pub fn whole(shape: &Shape) -> Self {
+        Cut { stages: vec![0..shape.layers], tensor: 0, tensors: 1, shares_tokens: false, replicas: 1 }
+    }
+
+    /// Whether the model can be cut so.
+    ///
+    /// # Errors
+    /// [`Error::Configuration`] with the lengths that cannot.
+    pub fn check(&self, shape: &Shape) -> Result<()> {
+        let shared = [
+            ("heads", shape.heads, "make --heads a multiple of --tp"),
+            ("heads of keys", shape.kv_heads, "make --kv-heads a multiple of --tp"),
+            ("elements inside the gated unit", shape.hidden, "make --hidden a multiple of --tp"),
+            ("tokens of the vocabulary", shape.vocabulary, "make --tp a divisor of the vocabulary"),
+        ];
+        let uneven = shared.into_iter().find(|(_, length, _)| !length.is_multiple_of(self.tensors));
+        if let Some((what, length, hint)) = uneven {
+            let what = format!("{length} {what} are not shared evenly by {} tensor ranks", self.tensors);
+            return Err(Error::configuration(what, hint));
+        }
+        if let Some(stage) = self.stages.iter().find(|stage| stage.is_empty()) {
+            return Err(Error::configuration(
+                format!("the stage at block {} of {} has no block", stage.start, shape.layers),
+                "give a model of more --layers, or a shorter pipeline",
+            ));
+        }
+        let has = |block| self.stages.iter().any(|stage| stage.contains(&block));
+        if shape.tied && !(has(0) && has(shape.layers - 1)) {
+            return Err(Error::configuration(
+                "the embedding is tied to the last matrix, and they are on different ranks of the pipeline"
+                    .into(),
+                "leave out --tied, or the pipeline",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The lengths of what a rank has.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Lengths {
+    /// Elements of a token between layers.
+    pub width: usize,
+    /// Elements of a head.
+    pub head: usize,
+    /// Its heads of queries.
+    pub heads: usize,
+    /// Its heads of keys and of values.
+    pub kv_heads: usize,
+    /// Its elements of a token inside the gated unit.
+    pub hidden: usize,
+    /// Its tokens of the vocabulary.
+    pub vocabulary: usize,
+    /// Tokens of a sequence.
+    pub sequence: usize,
+    /// How many ranks share the tokens between half blocks.
+    pub sharers: usize,
+    /// What norms add to the mean square.
+    pub norm_epsilon: f64,
+}
+
+impl Lengths {
+    /// Of a model that is cut.
+    pub fn new(shape: &Shape, cut: &Cut) -> Self {
+        Lengths {
+            width: shape.width,
+            head: shape.head(),
+            heads: shape.heads / cut.tensors,
+            kv_heads: shape.kv_heads / cut.tensors,
+            hidden: shape.hidden / cut.tensors,
+            vocabulary: shape.vocabulary / cut.tensors,
+            sequence: shape.sequence,
+            sharers: if cut.shares_tokens { cut.tensors } else { 1 },
+            norm_epsilon: shape.norm_epsilon,
+        }
+    }
+
+    /// Elements of a token in its heads of queries.
+    pub fn query_width(&self) -> usize {
+        self.heads * self.head
+    }
+
+    /// Elements of a token in its heads of keys.
+    pub fn key_width(&self) -> usize {
+        self.kv_heads * self.head
+    }
+}

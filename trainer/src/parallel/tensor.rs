@@ -1,0 +1,138 @@
+//! Tensor parallel: the ranks of a layer have parts of its matrices, and of its heads (Shoeybi and others, 2019).
+//!
+//! Invariant: the first matrices of a half block are cut by outputs and the last by inputs, so a half block joins its ranks twice: what
+//! goes in comes to all of them, and what goes out is the sum of theirs; backward the other way around. With sequence
+//! parallelism (Korthikanti and others, 2022) a rank has an equal share of the tokens between half blocks: what goes in is an
+//! all-gather of rows, what goes out a reduce-scatter. Without, tokens are on all ranks, and only sums are exchanged.
+
+use consort::{Communicator, ReduceOp};
+
+use crate::error::Result;
+use crate::number::Number;
+use crate::parameters::{Parameter, Shared};
+use crate::products::Into;
+
+/// The ranks that share each layer.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Tensor<'a> {
+    comm: Option<&'a Communicator>,
+    shares_tokens: bool,
+}
+
+impl<'a> Tensor<'a> {
+    /// The ranks of `comm`, `None` for a rank that has all of each layer.
+    pub fn new(comm: Option<&'a Communicator>, shares_tokens: bool) -> Self {
+        Tensor { comm, shares_tokens: shares_tokens && comm.is_some() }
+    }
+
+    /// The ranks, if there are several.
+    pub fn comm(&self) -> Option<&'a Communicator> {
+        self.comm
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> usize {
+        self.comm.map_or(0, |comm| comm.rank() as usize)
+    }
+
+    /// How many ranks.
+    pub fn size(&self) -> usize {
+        self.comm.map_or(1, |comm| comm.size() as usize)
+    }
+
+    /// Makes a gradient complete of which each rank has that of its own tokens.
+    ///
+    /// # Errors
+    /// What the all-reduce ends with.
+    pub fn complete<T: Number>(&self, parameter: &Parameter, gradient: &mut [T]) -> Result<()> {
+        if let Some(comm) = self.comm.filter(|_| parameter.shared == Shared::Summed) {
+            comm.all_reduce(gradient, ReduceOp::Sum)?;
+        }
+        Ok(())
+    }
+
+    /// How many ranks share the tokens between half blocks.
+    pub fn sharers(&self) -> usize {
+        if self.shares_tokens { self.size() } else { 1 }
+    }
+}
+
+/// Rows of tokens where the ranks of a layer are joined: those of all tokens, and those of this rank's share, which are the
+/// same where tokens are on all ranks.
+pub struct Joint<T> {
+    own: Vec<T>,
+    /// Where they differ from this rank's.
+    all: Option<Vec<T>>,
+}
+
+impl<T: Number> Joint<T> {
+    /// Room for `tokens` tokens, `width` elements each, that `sharers` ranks share.
+    pub fn new(tokens: usize, width: usize, sharers: usize) -> Self {
+        let room = |tokens: usize| vec![T::ZERO; tokens * width];
+        Joint { own: room(tokens / sharers), all: (sharers > 1).then(|| room(tokens)) }
+    }
+
+    /// The rows of this rank's tokens.
+    pub fn own(&self) -> &[T] {
+        &self.own
+    }
+
+    /// The rows of this rank's tokens, to be written; see [`Joint::gather`].
+    pub fn own_mut(&mut self) -> &mut [T] {
+        &mut self.own
+    }
+
+    /// The rows of all tokens.
+    pub fn all(&self) -> &[T] {
+        self.all.as_ref().unwrap_or(&self.own)
+    }
+
+    /// The rows of all tokens, to be written; see [`Joint::sum`].
+    pub fn all_mut(&mut self) -> &mut [T] {
+        self.all.as_mut().unwrap_or(&mut self.own)
+    }
+
+    /// From the rows of each rank's tokens those of all, on every rank.
+    ///
+    /// # Errors
+    /// What the all-gather ends with.
+    pub fn gather(&mut self, ranks: &Tensor<'_>) -> Result<()> {
+        if let (Some(comm), Some(all)) = (ranks.comm, &mut self.all) {
+            comm.all_gather(&self.own, all)?;
+        }
+        Ok(())
+    }
+
+    /// From each rank's addends for all tokens their sums: those of its own tokens, or of all where all ranks have them.
+    ///
+    /// # Errors
+    /// What the reduce-scatter or all-reduce ends with.
+    pub fn sum(&mut self, ranks: &Tensor<'_>) -> Result<()> {
+        match (ranks.comm, &mut self.all) {
+            (Some(comm), Some(all)) => comm.reduce_scatter(all, &mut self.own, ReduceOp::Sum)?,
+            (Some(comm), None) => comm.all_reduce(&mut self.own, ReduceOp::Sum)?,
+            (None, _) => {}
+        }
+        Ok(())
+    }
+
+    /// Adds what `addend` gives on all ranks together to `to`, this rank's tokens. A rank that is alone adds in place.
+    ///
+    /// # Errors
+    /// As [`Joint::sum`].
+    pub fn add(
+        &mut self,
+        ranks: &Tensor<'_>,
+        to: &mut [T],
+        addend: impl FnOnce(&mut [T], Into),
+    ) -> Result<()> {
+        if ranks.comm.is_none() {
+            addend(to, Into::Add);
+            return Ok(());
+        }
+        addend(self.all_mut(), Into::Replace);
+        self.sum(ranks)?;
+        to.iter_mut().zip(self.own()).for_each(|(to, sum)| *to += *sum);
+        Ok(())
+    }
+}
