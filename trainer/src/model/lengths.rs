@@ -23,7 +23,7 @@ pub struct Cut {
 impl Cut {
     /// All of it.
     pub fn whole(shape: &Shape) -> Self {
-        Cut { stages: vec![0..shape.layers], tensor: 0, tensors: 1, shares_tokens: false, replicas: 1 }
+        Cut { stages: Vec::from([0..shape.layers]), tensor: 0, tensors: 1, shares_tokens: false, replicas: 1 }
     }
 
     /// Whether the model can be cut so.
