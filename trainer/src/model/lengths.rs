@@ -23,7 +23,8 @@ pub struct Cut {
 impl Cut {
     /// All of it.
     pub fn whole(shape: &Shape) -> Self {
-        Cut { stages: Vec::from([0..shape.layers]), tensor: 0, tensors: 1, shares_tokens: false, replicas: 1 }
+        let all = 0..shape.layers;
+        Cut { stages: vec![all], tensor: 0, tensors: 1, shares_tokens: false, replicas: 1 }
     }
 
     /// Whether the model can be cut so.
