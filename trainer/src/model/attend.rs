@@ -146,22 +146,44 @@ impl Attend {
         sums.add(given.ranks, y, |y, into| self.output.forward(of(ids.output), attended, y, into))
     }
 
-    /// From the gradient `dy` of what goes out, adds that of what came in to `dx`; leaves in `pending` what the gradients of
-    /// the weights need.
+    /// From the gradient `dy` of what goes out, adds that of what came in to `dx`, and those of the weights to `gradients`. Those
+    /// of the matrices are made while the ranks are joined.
     ///
     /// # Errors
-    /// What joining the ranks ends with.
-    pub(super) fn backward_input<T: Number>(
+    /// What joining the ranks, or starting the exchange of a bucket, ends with.
+    pub(super) fn backward<T: Number>(
         &self,
         ids: &Ids,
         given: Given<'_, T>,
         (x, kept): (&[T], &Kept<T>),
         dy: &Joint<T>,
-        (pending, scratch): (&mut Pending<T>, &mut Scratch<T>),
-        dx: &mut [T],
+        (p, scratch): (&mut Pending<T>, &mut Scratch<T>),
+        (dx, gradients): (&mut [T], &mut dyn Gradients<T>),
     ) -> Result<()> {
+        self.inside(ids, given, kept, dy, (p, scratch));
+        let Pending { normed, q, k, v, .. } = p;
+        let linears: [(ParameterId, &Linear, &[T], &[T]); 4] = [
+            (ids.output, &self.output, &kept.attended, dy.all()),
+            (ids.value, &self.key_value, kept.normed.all(), v),
+            (ids.key, &self.key_value, kept.normed.all(), k),
+            (ids.query, &self.query, kept.normed.all(), q),
+        ];
+        normed.sum_beside(given.ranks, || block::weights(&linears, gradients))?;
+        self.norm.backward_input(given.weights.of(ids.norm), x, &kept.factors, normed.own(), dx);
+        self.norm.backward_weight(x, &kept.factors, normed.own(), gradients.place(ids.norm));
+        gradients.finished(ids.norm)
+    }
+
+    /// This rank's addends of the gradient of what comes out of the norm, and all that the gradients of the matrices need.
+    fn inside<T: Number>(
+        &self,
+        ids: &Ids,
+        given: Given<'_, T>,
+        kept: &Kept<T>,
+        dy: &Joint<T>,
+        (p, scratch): (&mut Pending<T>, &mut Scratch<T>),
+    ) {
         let of = |id| given.weights.of(id);
-        let p = pending;
         self.output.backward_input(of(ids.output), dy.all(), &mut p.attended, Into::Replace);
         let inputs = Inputs { q: &kept.q, k: &kept.k, v: &kept.v };
         let gradients = InputGradients { q: &mut p.q, k: &mut p.k, v: &mut p.v };
@@ -172,34 +194,5 @@ impl Attend {
         self.query.backward_input(of(ids.query), &p.q, normed, Into::Replace);
         self.key_value.backward_input(of(ids.key), &p.k, normed, Into::Add);
         self.key_value.backward_input(of(ids.value), &p.v, normed, Into::Add);
-        p.normed.sum(given.ranks)?;
-        self.norm.backward_input(of(ids.norm), x, &kept.factors, p.normed.own(), dx);
-        Ok(())
-    }
-
-    /// Adds the gradients of the weights.
-    ///
-    /// # Errors
-    /// What starting the exchange of a bucket ends with.
-    pub(super) fn backward_weight<T: Number>(
-        &self,
-        ids: &Ids,
-        (x, kept): (&[T], &Kept<T>),
-        (dy, p): (&Joint<T>, &Pending<T>),
-        gradients: &mut dyn Gradients<T>,
-    ) -> Result<()> {
-        let normed = kept.normed.all();
-        let linears: [(ParameterId, &Linear, &[T], &[T]); 4] = [
-            (ids.output, &self.output, &kept.attended, dy.all()),
-            (ids.value, &self.key_value, normed, &p.v),
-            (ids.key, &self.key_value, normed, &p.k),
-            (ids.query, &self.query, normed, &p.q),
-        ];
-        for (id, linear, x, dy) in linears {
-            linear.backward_weight(x, dy, gradients.place(id));
-            gradients.finished(id)?;
-        }
-        self.norm.backward_weight(x, &kept.factors, p.normed.own(), gradients.place(ids.norm));
-        gradients.finished(ids.norm)
     }
 }

@@ -318,9 +318,8 @@ impl<T: Number> Model<T> {
         for ((ids, layer), kept) in stage.blocks.iter().zip(stage.layers.clone()).zip(&kept.blocks).rev() {
             weights.enter(Unit::Block(layer), Pass::Backward)?;
             let given = Given { weights: &*weights, ranks, rope: &self.rope };
-            self.block.backward_input(ids, given, kept, pending, scratch)?;
+            self.block.backward(ids, given, kept, (pending, scratch), gradients)?;
             weights.leave(Unit::Block(layer))?;
-            self.block.backward_weight(ids, kept, pending, gradients)?;
             std::mem::swap(&mut pending.dy, &mut pending.dx);
         }
         if let Some(id) = stage.embedding {

@@ -116,6 +116,23 @@ impl<T: Number> Joint<T> {
         Ok(())
     }
 
+    /// As [`Joint::sum`], while `work` goes on.
+    ///
+    /// # Errors
+    /// What `work`, or else the reduce-scatter or all-reduce, ends with.
+    pub fn sum_beside(&mut self, ranks: &Tensor<'_>, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        let Some(comm) = ranks.comm else { return work() };
+        let Joint { own, all } = self;
+        let worked = comm.scope(|scope| {
+            match all {
+                Some(all) => scope.reduce_scatter(all, own, ReduceOp::Sum)?,
+                None => scope.all_reduce(own, ReduceOp::Sum)?,
+            };
+            Ok(work())
+        });
+        worked?
+    }
+
     /// Adds what `addend` gives on all ranks together to `to`, this rank's tokens. A rank that is alone adds in place.
     ///
     /// # Errors
