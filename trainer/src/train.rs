@@ -1,5 +1,6 @@
 //! One rank's training: steps over a text, what they took, and the loss on what is held out.
 
+use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
@@ -176,6 +177,11 @@ impl<'a, T: Number> Trainer<'a, T> {
         })
     }
 
+    /// This rank and the others.
+    pub fn mesh(&self) -> &Mesh<'a> {
+        &self.mesh
+    }
+
     /// The model, as far as this rank has it.
     pub fn model(&self) -> &Model<T> {
         &self.model
@@ -243,7 +249,8 @@ impl<'a, T: Number> Trainer<'a, T> {
     /// computed.
     fn exchange(&mut self, data: &Batch, factor: T, step: Instant) -> Result<(f64, Exchange, Vec<Span>)> {
         let Trainer { model, weights, gradients, activations, workspace, mesh, at_once, .. } = self;
-        let ranks = Tensor::new(mesh.tensor(), mesh.degrees().shares_tokens);
+        let joined = Cell::new(Duration::ZERO);
+        let ranks = Tensor::new(mesh.tensor(), mesh.degrees().shares_tokens).timed(&joined);
         let layout = model.layout();
         let mut computed = Vec::new();
         let mut pass = |gradients: &mut dyn Gradients<T>| -> Result<f64> {
@@ -267,7 +274,7 @@ impl<'a, T: Number> Trainer<'a, T> {
             }
             Ok(loss)
         };
-        let (loss, exchange) = match mesh.replicas() {
+        let (loss, mut exchange) = match mesh.replicas() {
             None => (pass(&mut Local::new(layout, gradients, ranks))?, Exchange::default()),
             Some(comm) => {
                 let mut loss = 0.0;
@@ -278,6 +285,7 @@ impl<'a, T: Number> Trainer<'a, T> {
                 (loss, exchange)
             }
         };
+        exchange.exposed += joined.get();
         Ok((loss, exchange, computed))
     }
 

@@ -18,7 +18,8 @@ use crate::timeline::{Activity, Span};
 /// How an exchange of gradients went.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Exchange {
-    /// The time that this rank waited after its own backward: exposed communication, and waiting for slower ranks.
+    /// Exposed communication, and waiting for slower ranks: the time that this rank waited after its own backward, and for the other
+    /// ranks of a layer.
     pub exposed: Duration,
     /// Buckets whose sums were over on this rank before its backward ended.
     pub hidden: usize,

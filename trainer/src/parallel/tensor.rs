@@ -5,6 +5,9 @@
 //! parallelism (Korthikanti and others, 2022) a rank has an equal share of the tokens between half blocks: what goes in is an
 //! all-gather of rows, what goes out a reduce-scatter. Without, tokens are on all ranks, and only sums are exchanged.
 
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
 use consort::{Communicator, ReduceOp};
 
 use crate::error::Result;
@@ -17,12 +20,27 @@ use crate::products::Into;
 pub struct Tensor<'a> {
     comm: Option<&'a Communicator>,
     shares_tokens: bool,
+    /// Where the time of joining them is added up.
+    waited: Option<&'a Cell<Duration>>,
 }
 
 impl<'a> Tensor<'a> {
     /// The ranks of `comm`, `None` for a rank that has all of each layer.
     pub fn new(comm: Option<&'a Communicator>, shares_tokens: bool) -> Self {
-        Tensor { comm, shares_tokens: shares_tokens && comm.is_some() }
+        Tensor { comm, shares_tokens: shares_tokens && comm.is_some(), waited: None }
+    }
+
+    /// The same ranks; the time in which this one does nothing but join them is added to `waited`.
+    pub fn timed(self, waited: &'a Cell<Duration>) -> Self {
+        Tensor { waited: Some(waited), ..self }
+    }
+
+    fn timing<R>(&self, join: impl FnOnce() -> R) -> R {
+        let Some(waited) = self.waited else { return join() };
+        let begun = Instant::now();
+        let result = join();
+        waited.set(waited.get() + begun.elapsed());
+        result
     }
 
     /// The ranks, if there are several.
@@ -98,7 +116,7 @@ impl<T: Number> Joint<T> {
     /// What the all-gather ends with.
     pub fn gather(&mut self, ranks: &Tensor<'_>) -> Result<()> {
         if let (Some(comm), Some(all)) = (ranks.comm, &mut self.all) {
-            comm.all_gather(&self.own, all)?;
+            ranks.timing(|| comm.all_gather(&self.own, all))?;
         }
         Ok(())
     }
@@ -109,8 +127,10 @@ impl<T: Number> Joint<T> {
     /// What the reduce-scatter or all-reduce ends with.
     pub fn sum(&mut self, ranks: &Tensor<'_>) -> Result<()> {
         match (ranks.comm, &mut self.all) {
-            (Some(comm), Some(all)) => comm.reduce_scatter(all, &mut self.own, ReduceOp::Sum)?,
-            (Some(comm), None) => comm.all_reduce(&mut self.own, ReduceOp::Sum)?,
+            (Some(comm), Some(all)) => {
+                ranks.timing(|| comm.reduce_scatter(all, &mut self.own, ReduceOp::Sum))?;
+            }
+            (Some(comm), None) => ranks.timing(|| comm.all_reduce(&mut self.own, ReduceOp::Sum))?,
             (None, _) => {}
         }
         Ok(())
@@ -124,11 +144,13 @@ impl<T: Number> Joint<T> {
         let Some(comm) = ranks.comm else { return work() };
         let Joint { own, all } = self;
         let worked = comm.scope(|scope| {
-            match all {
+            let sum = match all {
                 Some(all) => scope.reduce_scatter(all, own, ReduceOp::Sum)?,
                 None => scope.all_reduce(own, ReduceOp::Sum)?,
             };
-            Ok(work())
+            let worked = work();
+            ranks.timing(|| sum.wait())?;
+            Ok(worked)
         });
         worked?
     }
