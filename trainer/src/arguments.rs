@@ -29,6 +29,10 @@ pub enum Precision {
 #[derive(Parser, Clone, Debug)]
 #[command(name = "consort-trainer", version, args_override_self = true, max_term_width = 110)]
 pub struct Arguments {
+    /// Options from a TOML file: `steps = 100`; the command line takes the place of what it says
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
     /// The text: any file [default: the bundled text]
     #[arg(long, value_name = "FILE")]
     pub text: Option<PathBuf>,
