@@ -25,6 +25,7 @@
 #![deny(unsafe_code)]
 
 pub mod arguments;
+pub mod bfloat16;
 pub mod chart;
 pub mod error;
 pub mod launch;

@@ -12,7 +12,7 @@ use crate::layers::swiglu;
 use crate::model::Shape;
 use crate::number::Number;
 use crate::parameters::{Begin, Gradients, Layout, Parameter, ParameterId, Values};
-use crate::products::Into;
+use crate::products::{Into, Products};
 
 /// The parameters of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -169,12 +169,12 @@ impl Block {
         let head = shape.head();
         Block {
             norm: RmsNorm { width, epsilon: shape.norm_epsilon },
-            query: Linear { inputs: width, outputs: width },
-            key_value: Linear { inputs: width, outputs: kv_heads * head },
+            query: Linear { inputs: width, outputs: width, products: Products::Exact },
+            key_value: Linear { inputs: width, outputs: kv_heads * head, products: Products::Exact },
             attention: Attention { heads, kv_heads, head, sequence },
-            output: Linear { inputs: width, outputs: width },
-            gate_up: Linear { inputs: width, outputs: hidden },
-            down: Linear { inputs: hidden, outputs: width },
+            output: Linear { inputs: width, outputs: width, products: Products::Exact },
+            gate_up: Linear { inputs: width, outputs: hidden, products: Products::Exact },
+            down: Linear { inputs: hidden, outputs: width, products: Products::Exact },
         }
     }
 

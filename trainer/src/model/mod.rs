@@ -18,7 +18,7 @@ use crate::layers::rope::Rope;
 use crate::layers::{cross_entropy, embedding};
 use crate::number::Number;
 use crate::parameters::{Begin, Gradients, Layout, Parameter, ParameterId, Values};
-use crate::products::Into;
+use crate::products::{Into, Products};
 
 /// The deviation with which matrices begin (GPT-2).
 const DEVIATION: f64 = 0.02;
@@ -122,7 +122,10 @@ impl<T: Number> Model<T> {
 
     fn last(&self) -> (RmsNorm, Linear) {
         let Shape { width, vocabulary, norm_epsilon, .. } = self.shape;
-        (RmsNorm { width, epsilon: norm_epsilon }, Linear { inputs: width, outputs: vocabulary })
+        (
+            RmsNorm { width, epsilon: norm_epsilon },
+            Linear { inputs: width, outputs: vocabulary, products: Products::Exact },
+        )
     }
 
     /// The logits of all tokens, in `kept`.
