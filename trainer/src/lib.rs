@@ -35,7 +35,10 @@ pub mod number;
 pub mod optimizer;
 pub mod parallel;
 pub mod parameters;
-#[allow(unsafe_code, reason = "products of matrices are called with pointers, or are instructions of one kind of processor")]
+#[allow(
+    unsafe_code,
+    reason = "products of matrices are called with pointers, or are instructions of one kind of processor"
+)]
 pub mod products;
 pub mod progress;
 pub mod random;
