@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::mesh::Degrees;
 use crate::model::Shape;
 use crate::optimizer::{AdamW, Schedule};
+use crate::products::Products;
 use crate::text::VOCABULARY;
 use crate::train::Run;
 
@@ -18,6 +19,8 @@ use crate::train::Run;
 pub enum Precision {
     /// 32 bits.
     F32,
+    /// 32 bits; linear layers multiply numbers that are rounded to bfloat16.
+    Bf16,
     /// 64 bits: for comparisons, at less than half the speed.
     F64,
 }
@@ -197,6 +200,7 @@ impl Arguments {
         shape.check()?;
         let run = Run {
             shape,
+            products: if self.precision == Precision::Bf16 { Products::Bf16 } else { Products::Exact },
             degrees: self.degrees(ranks),
             batch: self.batch,
             micro_batches: self.micro_batches,

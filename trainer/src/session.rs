@@ -47,7 +47,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     let comm = job.is_some().then(Communicator::from_launcher).transpose()?;
     match arguments.precision {
-        Precision::F32 => train::<f32>(arguments, run, &text, comm.as_ref()),
+        Precision::F32 | Precision::Bf16 => train::<f32>(arguments, run, &text, comm.as_ref()),
         Precision::F64 => train::<f64>(arguments, run, &text, comm.as_ref()),
     }
 }

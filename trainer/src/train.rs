@@ -15,6 +15,7 @@ use crate::parallel::data::{Exchange, exchange, share};
 use crate::parallel::tensor::Tensor;
 use crate::parallel::whole::gather;
 use crate::parameters::{Gradients, Local, Present, Unfinished, Values};
+use crate::products::Products;
 use crate::text::{Batch, Text};
 use crate::timeline::{Activity, Span};
 
@@ -23,6 +24,8 @@ use crate::timeline::{Activity, Span};
 pub struct Run {
     /// The model.
     pub shape: Shape,
+    /// What linear layers multiply.
+    pub products: Products,
     /// How the ranks share the work.
     pub degrees: Degrees,
     /// Sequences of a step, over all ranks.
@@ -160,6 +163,7 @@ impl<'a, T: Number> Trainer<'a, T> {
         let share = share(run.batch, mesh.place().data, run.degrees.data);
         let at_once = share.len() / run.micro_batches;
         let model = Model::cut(run.shape, run.bucket_bytes / size_of::<T>(), run.cut(rank))?;
+        let model = model.with_products(run.products);
         let layout = model.layout();
         Ok(Trainer {
             weights: Values::begin(layout, run.seed)?,
@@ -295,6 +299,7 @@ impl<'a, T: Number> Trainer<'a, T> {
     /// [`Error::Memory`]; [`Error::Library`].
     pub fn whole(&self) -> Result<Option<Whole<T>>> {
         let model = Model::new(self.run.shape, self.run.bucket_bytes / size_of::<T>())?;
+        let model = model.with_products(self.run.products);
         let weights = gather(&self.mesh, self.model.layout(), &self.weights, model.layout())?;
         Ok(weights.map(|weights| Whole { model, weights }))
     }

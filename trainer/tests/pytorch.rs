@@ -5,6 +5,7 @@ use consort_trainer::model::Shape;
 use consort_trainer::number::Number;
 use consort_trainer::optimizer::{AdamW, Schedule};
 use consort_trainer::parameters::{Layout, ParameterId, Values};
+use consort_trainer::products::Products;
 use consort_trainer::text::Text;
 use consort_trainer::train::{Run, Trainer};
 use serde_json::Value;
@@ -36,6 +37,7 @@ fn run(fixture: &Value, tied: bool) -> Run {
     let (beta1, beta2) = (real("beta1"), real("beta2"));
     Run {
         shape,
+        products: Products::Exact,
         degrees: Degrees::default(),
         micro_batches: 1,
         batch: count("batch"),

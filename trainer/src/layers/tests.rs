@@ -7,7 +7,7 @@ use super::rms_norm::RmsNorm;
 use super::rope::{Rope, Turn};
 use super::{cross_entropy, embedding, swiglu};
 use crate::parallel::tensor::Tensor;
-use crate::products::Into;
+use crate::products::{Into, Products};
 use crate::random::Random;
 
 const SEED: u64 = 20_261_129;
@@ -43,7 +43,7 @@ fn check(what: &str, at: &[f64], gradient: &[f64], loss: impl Fn(&[f64]) -> f64)
 
 #[test]
 fn linear() {
-    let layer = Linear { inputs: 5, outputs: 3 };
+    let layer = Linear { inputs: 5, outputs: 3, products: Products::Exact };
     let (w, x, dy) = (values("w", 15), values("x", 20), values("dy", 12));
     let loss = |w: &[f64], x: &[f64]| {
         let mut y = vec![1.0; 12];
@@ -55,6 +55,37 @@ fn linear() {
     layer.backward_weight(&x, &dy, &mut dw);
     check("dx", &x, &dx, |x| loss(&w, x));
     check("dw", &w, &dw, |w| loss(w, &x));
+}
+
+#[test]
+fn linear_of_bfloat16() {
+    let (exact, tokens) = (Linear { inputs: 37, outputs: 23, products: Products::Exact }, 9);
+    let layer = Linear { products: Products::Bf16, ..exact };
+    let values = |name, len| values(name, len).into_iter().map(|value| value as f32).collect::<Vec<f32>>();
+    let (w, x, dy) = (values("w", 37 * 23), values("x", tokens * 37), values("dy", tokens * 23));
+    let rounded = |values: &[f32]| -> Vec<f64> {
+        values.iter().map(|value| half::bf16::from_f32(*value).to_f64()).collect()
+    };
+    let check = |what: &str, found: &[f32], expected: &[f64]| {
+        for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+            let error = (f64::from(*found) - expected).abs();
+            assert!(error < 2e-5, "seed {SEED}: {what}[{index}]: {found}, of rounded operands {expected}");
+        }
+    };
+    // What is there has more bits than a bfloat16, and keeps them.
+    let there = 1.0 + 1.0 / 4096.0;
+    let (mut y, mut expected) = (vec![there as f32; tokens * 23], vec![there; tokens * 23]);
+    layer.forward(&w, &x, &mut y, Into::Add);
+    exact.forward(&rounded(&w), &rounded(&x), &mut expected, Into::Add);
+    check("y", &y, &expected);
+    let (mut dx, mut expected) = (vec![f32::NAN; tokens * 37], vec![0.0; tokens * 37]);
+    layer.backward_input(&w, &dy, &mut dx, Into::Replace);
+    exact.backward_input(&rounded(&w), &rounded(&dy), &mut expected, Into::Replace);
+    check("dx", &dx, &expected);
+    let (mut dw, mut expected) = (vec![there as f32; 37 * 23], vec![there; 37 * 23]);
+    layer.backward_weight(&x, &dy, &mut dw);
+    exact.backward_weight(&rounded(&x), &rounded(&dy), &mut expected);
+    check("dw", &dw, &expected);
 }
 
 #[test]

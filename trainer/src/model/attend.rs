@@ -9,7 +9,7 @@ use crate::model::{Cut, DEVIATION, Given, Lengths, Shape, block};
 use crate::number::Number;
 use crate::parallel::tensor::Joint;
 use crate::parameters::{Begin, Gradients, Parameter, ParameterId};
-use crate::products::Into;
+use crate::products::{Into, Products};
 
 /// The parameters of the half.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,14 +107,14 @@ impl<T: Number> Pending<T> {
 
 impl Attend {
     /// The half of a rank's lengths.
-    pub(super) fn new(lengths: &Lengths) -> Self {
+    pub(super) fn new(lengths: &Lengths, products: Products) -> Self {
         let Lengths { width, head, heads, kv_heads, sequence, .. } = *lengths;
         Attend {
             norm: RmsNorm { width, epsilon: lengths.norm_epsilon },
-            query: Linear { inputs: width, outputs: lengths.query_width() },
-            key_value: Linear { inputs: width, outputs: lengths.key_width() },
+            query: Linear { inputs: width, outputs: lengths.query_width(), products },
+            key_value: Linear { inputs: width, outputs: lengths.key_width(), products },
             attention: Attention { heads, kv_heads, head, sequence },
-            output: Linear { inputs: lengths.query_width(), outputs: width },
+            output: Linear { inputs: lengths.query_width(), outputs: width, products },
         }
     }
 

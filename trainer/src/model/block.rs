@@ -11,6 +11,7 @@ use crate::model::{Cut, DEVIATION, Given, Lengths, Shape};
 use crate::number::Number;
 use crate::parallel::tensor::Joint;
 use crate::parameters::{Begin, Gradients, Parameter, ParameterId, Shared};
+use crate::products::Products;
 
 /// The parameters of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,8 +103,8 @@ impl<T: Number> Pending<T> {
 
 impl Block {
     /// The block of a rank's lengths.
-    pub fn new(lengths: &Lengths) -> Self {
-        Block { attend: Attend::new(lengths), gated: Gated::new(lengths) }
+    pub fn new(lengths: &Lengths, products: Products) -> Self {
+        Block { attend: Attend::new(lengths, products), gated: Gated::new(lengths, products) }
     }
 
     /// What goes out for `kept.x`.

@@ -8,7 +8,7 @@ use crate::model::{Cut, DEVIATION, Given, Lengths, Shape, block};
 use crate::number::Number;
 use crate::parallel::tensor::Joint;
 use crate::parameters::{Begin, Gradients, Parameter, ParameterId};
-use crate::products::Into;
+use crate::products::{Into, Products};
 
 /// The parameters of the half.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,12 +98,12 @@ impl<T: Number> Pending<T> {
 
 impl Gated {
     /// The half of a rank's lengths.
-    pub(super) fn new(lengths: &Lengths) -> Self {
+    pub(super) fn new(lengths: &Lengths, products: Products) -> Self {
         let Lengths { width, hidden, .. } = *lengths;
         Gated {
             norm: RmsNorm { width, epsilon: lengths.norm_epsilon },
-            gate_up: Linear { inputs: width, outputs: hidden },
-            down: Linear { inputs: hidden, outputs: width },
+            gate_up: Linear { inputs: width, outputs: hidden, products },
+            down: Linear { inputs: hidden, outputs: width, products },
         }
     }
 

@@ -27,7 +27,7 @@ use crate::layers::rope::Rope;
 use crate::number::Number;
 use crate::parallel::tensor::{Joint, Tensor};
 use crate::parameters::{Begin, Gradients, Layout, Parameter, ParameterId, Pass, Unit, Weights};
-use crate::products::Into;
+use crate::products::{Into, Products};
 
 /// The deviation with which matrices begin (GPT-2).
 const DEVIATION: f64 = 0.02;
@@ -74,6 +74,7 @@ pub struct Model<T: Number> {
     lengths: Lengths,
     layout: Layout,
     stages: Vec<Stage>,
+    products: Products,
     block: Block,
     rope: Rope<T>,
 }
@@ -167,7 +168,8 @@ impl<T: Number> Model<T> {
         }
         stages.reverse();
         Ok(Model {
-            block: Block::new(&lengths),
+            products: Products::Exact,
+            block: Block::new(&lengths, Products::Exact),
             rope: Rope::new(shape.sequence, lengths.head, shape.rope_base),
             stages,
             layout,
@@ -175,6 +177,11 @@ impl<T: Number> Model<T> {
             cut,
             shape,
         })
+    }
+
+    /// The same model, whose linear layers multiply so.
+    pub fn with_products(self, products: Products) -> Self {
+        Model { products, block: Block::new(&self.lengths, products), ..self }
     }
 
     /// The lengths of the whole.
@@ -223,7 +230,10 @@ impl<T: Number> Model<T> {
 
     fn last(&self) -> (RmsNorm, Linear) {
         let Lengths { width, vocabulary, norm_epsilon, .. } = self.lengths;
-        (RmsNorm { width, epsilon: norm_epsilon }, Linear { inputs: width, outputs: vocabulary })
+        (
+            RmsNorm { width, epsilon: norm_epsilon },
+            Linear { inputs: width, outputs: vocabulary, products: self.products },
+        )
     }
 
     /// This rank's tokens of the vocabulary.
