@@ -1,13 +1,12 @@
 //! Context parallel: the ranks of a ring share every sequence, and keys and values go around it (Liu and others, 2023,
 //! arXiv 2310.01889).
 //!
-//! Invariant: a sequence is cut into twice as many chunks as there are ranks, and rank r has chunk r and the chunk that is
-//! as far from the end. So a rank's tokens are in the order of their positions, of two ranks the one that comes first sees the
-//! second chunk's queries see all of the other's keys, and every rank makes equally many scores. Keys of the future are not looked
-//! at. A rank starts with its own keys, so no query has ever seen none. What is summed over ranks is summed in the order
-//! in which keys travel, from the rank that has them; all of it is a function of the inputs alone. One rank computes what
-//! it computes without a ring. Absent: layers that see one token at a time, which need no other rank, and the sums of the
-//! gradients of weights.
+//! Invariant: a sequence is cut into twice as many chunks as there are ranks; rank r has chunk r and, counted from the end,
+//! chunk r again. So a rank's tokens lie in the order of their positions, every rank makes equally many scores, and none of a
+//! query with a later key but on the diagonal. A rank begins with its own keys, so each query has seen one before parts are
+//! joined. Outputs are joined, and gradients of keys summed, in the order of the ring from the rank that has the tokens; so the
+//! same inputs give the same bits each time. A rank that is alone computes what it computes without a ring. Absent: layers
+//! that see one token at a time, which need no other rank, and the sums of the gradients of weights.
 
 use consort::Communicator;
 
@@ -27,7 +26,9 @@ pub fn positions(sequence: usize, rank: u32, ranks: u32) -> Result<Vec<usize>> {
     let (rank, chunks) = (rank as usize, 2 * ranks as usize);
     if sequence == 0 || !sequence.is_multiple_of(chunks) {
         return Err(Error::configuration(
-            format!("sequences of {sequence} tokens are not cut into {chunks} equal chunks, two for each of {ranks} ranks"),
+            format!(
+                "sequences of {sequence} tokens are not cut into {chunks} equal chunks, two for each of {ranks} ranks"
+            ),
             "make --sequence a multiple of twice the ranks that share a sequence",
         ));
     }
@@ -41,7 +42,7 @@ fn part(rank: u32, from: u32, tokens: usize) -> Part {
         std::cmp::Ordering::Equal => Part::Causal,
         // Its first chunk is before both of this rank's, its second behind both.
         std::cmp::Ordering::Less => Part::Full { queries: 0..tokens, keys: 0..tokens / 2 },
-        // Both of its chunks are between this rank's.
+        // Both of its chunks lie between this rank's.
         std::cmp::Ordering::Greater => Part::Full { queries: tokens / 2..tokens, keys: 0..tokens },
     }
 }
@@ -134,7 +135,13 @@ impl<'c> Ring<'c> {
             let mut compute = || {
                 let (part, into) = self.step(comm, step);
                 let (k, v) = here.split_at(block / 2);
-                attention.forward_part(&part, into, Inputs { k, v, ..inputs }, (&mut *out, &mut *logs), scratch)
+                attention.forward_part(
+                    &part,
+                    into,
+                    Inputs { k, v, ..inputs },
+                    (&mut *out, &mut *logs),
+                    scratch,
+                )
             };
             if step + 1 == comm.size() {
                 effort.scores += compute();

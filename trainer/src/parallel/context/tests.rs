@@ -1,7 +1,7 @@
 //! Ranks of a ring beside one rank that has whole sequences, in f64; what they compute and send; and how a ring ends.
 
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Command, Stdio};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
 
 use consort::ReduceOp;
 
@@ -31,7 +31,10 @@ fn rows(attention: &Attention, sequences: usize) -> Rows {
 /// The rows of these positions of each sequence.
 fn chosen(rows: &[f64], width: usize, sequence: usize, positions: &[usize]) -> Vec<f64> {
     let sequences = rows.chunks_exact(sequence * width);
-    sequences.flat_map(|of| positions.iter().flat_map(move |at| &of[at * width..][..width])).copied().collect()
+    sequences
+        .flat_map(|of| positions.iter().flat_map(move |at| &of[at * width..][..width]))
+        .copied()
+        .collect()
 }
 
 /// Outputs, gradients of queries, keys and values, and what forward and backward took.
@@ -64,9 +67,9 @@ fn on_ranks<R: Send>(ranks: u32, body: impl Fn(&Communicator) -> R + Sync) -> Ve
 fn share(ring: &Ring<'_>, attention: &Attention, all: &Rows) -> (Attention, Rows) {
     let positions = ring.positions();
     let mut widths = widths(attention).into_iter();
-    let own = all.each_ref().map(|rows| {
-        chosen(rows, widths.next().expect("four widths"), attention.sequence, positions)
-    });
+    let own = all
+        .each_ref()
+        .map(|rows| chosen(rows, widths.next().expect("four widths"), attention.sequence, positions));
     (Attention { sequence: positions.len(), ..*attention }, own)
 }
 
@@ -80,7 +83,8 @@ fn compare(ranks: u32, attention: &Attention, all: &Rows, bound: f64) -> Vec<[Ef
         let (local, own) = share(&ring, attention, all);
         let (found, efforts) = passes(&ring, &local, &own).unwrap();
         let expected = share(&ring, attention, &expected).1;
-        for (name, (found, expected)) in ["d_q", "d_k", "d_v", "out"].iter().zip(found.iter().zip(&expected)) {
+        for (name, (found, expected)) in ["d_q", "d_k", "d_v", "out"].iter().zip(found.iter().zip(&expected))
+        {
             let error = |(a, b): (&f64, &f64)| (a - b).abs() / (1.0 + b.abs());
             // A value that is no number counts as wrong.
             let right = found.iter().zip(expected).all(|pair| error(pair) <= bound);
@@ -109,7 +113,8 @@ fn ranks_compute_what_one_computes_and_send_what_is_said() {
             let efforts = compare(ranks, &attention, &rows(&attention, sequences), 1e-12);
 
             let own = Attention { sequence: 2 * chunk, ..attention };
-            let lone = passes(&Ring::new(None, own.sequence).unwrap(), &own, &rows(&own, sequences)).unwrap().1;
+            let lone =
+                passes(&Ring::new(None, own.sequence).unwrap(), &own, &rows(&own, sequences)).unwrap().1;
             let others = ranks as usize - 1;
             let block = 2 * sequences * (sequence / ranks as usize) * kv_heads * head;
             let scores = lone[0].scores + others * 2 * chunk * chunk * sequences * heads;
@@ -138,7 +143,9 @@ fn a_ring_of_one_gives_the_bits_of_attention() {
     on_ranks(1, |comm| {
         let ring = Ring::new(Some(comm), 71).unwrap();
         let (found, efforts) = passes(&ring, &attention, &all).unwrap();
-        assert!(found.iter().flatten().zip(expected.iter().flatten()).all(|(a, b)| a.to_bits() == b.to_bits()));
+        assert!(
+            found.iter().flatten().zip(expected.iter().flatten()).all(|(a, b)| a.to_bits() == b.to_bits())
+        );
         assert!(efforts.iter().all(|effort| effort.sent == 0 && effort.scores > 0));
     });
 }
@@ -216,7 +223,9 @@ fn positions_are_shared_out_and_parts_are_what_they_see() {
                         for (key, key_at) in keys.iter().enumerate() {
                             let made = match &part {
                                 Part::Causal => key <= query,
-                                Part::Full { queries, keys } => queries.contains(&query) && keys.contains(&key),
+                                Part::Full { queries, keys } => {
+                                    queries.contains(&query) && keys.contains(&key)
+                                }
                             };
                             assert_eq!(made, key_at <= query_at, "{rank} of {ranks}: {query_at} {key_at}");
                         }
@@ -233,7 +242,10 @@ fn sequences_that_do_not_give_equal_chunks_are_refused() {
         let error = positions(sequence, 0, ranks).expect_err("no chunks");
         let text = error.to_string();
         assert!(matches!(error, Error::Configuration { .. }), "{text}");
-        assert!(text.contains(&format!("{sequence} tokens")) && text.contains(&format!("{ranks} ranks")), "{text}");
+        assert!(
+            text.contains(&format!("{sequence} tokens")) && text.contains(&format!("{ranks} ranks")),
+            "{text}"
+        );
     }
     // A rank that is alone has whole sequences of any length.
     assert_eq!(positions(5, 0, 1).unwrap(), [0, 1, 2, 3, 4]);
@@ -286,9 +298,54 @@ fn a_ring_that_lost_a_rank_or_has_other_lengths_ends_with_the_library_s_error() 
         for (rank, error) in errors.iter().enumerate() {
             match error {
                 None => assert_eq!((rank, fault), (1, "leaves")),
-                Some(Error::Library(error)) => assert!(error.to_string().contains("rank 1"), "{fault}: {error}"),
+                Some(Error::Library(error)) => {
+                    assert!(error.to_string().contains("rank 1"), "{fault}: {error}")
+                }
                 Some(other) => panic!("{fault}: rank {rank} has {other}"),
             }
         }
     }
+}
+
+/// A rank process that is killed when it is no longer needed.
+struct Member(Child);
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+#[test]
+fn a_rank_that_is_killed_is_named() {
+    const NAME: &str = "parallel::context::tests::a_rank_that_is_killed_is_named";
+    const PARENT: &str = "RING_PARENT";
+    const ROUND: &str = "the ring has gone round";
+    if let Ok(parent) = std::env::var(PARENT) {
+        crate::launch::enter(parent.parse().expect("an id")).expect("the parent is there");
+        let comm = Communicator::from_launcher().expect("two ranks");
+        small(&comm, 2).expect("both ranks are there");
+        println!("\n{ROUND}");
+        let error = (0..).find_map(|_| small(&comm, 2).err()).expect("it goes on until it cannot");
+        println!("{error:?}");
+        return;
+    }
+    let program = std::env::current_exe().expect("this program");
+    let parent = std::process::id();
+    let start = |rank: u32| {
+        let mut command = Command::new(&program);
+        command.args([NAME, "--exact", "--nocapture"]).env(PARENT, parent.to_string());
+        let here = [("RANK", rank), ("SIZE", 2), ("LOCAL_RANK", rank), ("LOCAL_SIZE", 2)];
+        command.envs(here.map(|(name, value)| (format!("CONSORT_{name}"), value.to_string())));
+        command.env("CONSORT_JOB", format!("ring-{parent}")).stdin(Stdio::null()).stdout(Stdio::piped());
+        Member(command.spawn().expect("a process"))
+    };
+    let [mut first, second] = [0, 1].map(start);
+    let mut lines =
+        BufReader::new(first.0.stdout.take().expect("a pipe")).lines().map_while(std::io::Result::ok);
+    assert!(lines.any(|line| line == ROUND), "rank 0 ended early");
+    drop(second);
+    let rest: Vec<String> = lines.collect();
+    assert!(rest.iter().any(|line| line.contains("Library(PeerLost { rank: 1")), "{rest:?}");
 }
