@@ -1,6 +1,6 @@
 //! Every gradient of every layer, in f64, beside the difference that a small change of its input makes.
 
-use super::attention::{Attention, InputGradients, Inputs, Scratch};
+use super::attention::{Attention, InputGradients, Inputs, Part, Scratch};
 use super::cross_entropy::Columns;
 use super::linear::Linear;
 use super::rms_norm::RmsNorm;
@@ -255,5 +255,41 @@ fn attention_of_scores_near_1000_and_minus_1000() {
         for (found, expected) in found.iter().flatten().zip(expected.into_iter().flatten()) {
             assert!((found - expected).abs() < 2e-3 * (1.0 + expected.abs()), "{large}: {found} {expected}");
         }
+    }
+}
+
+#[test]
+fn parts_of_the_keys_join_in_any_order() {
+    let layer = Attention { heads: 4, kv_heads: 2, head: 2, sequence: 11 };
+    let [q, k, v, d_out] = [("q", 176), ("k", 88), ("v", 88), ("dy", 176)].map(|(name, len)| values(name, len));
+    let inputs = Inputs { q: &q, k: &k, v: &v };
+    let mut scratch = Scratch::new(11);
+    let mut of = |keys: &[std::ops::Range<usize>]| {
+        let parts = || keys.iter().map(|keys| Part::Full { queries: 7..10, keys: keys.clone() });
+        let into = |number: usize| if number == 0 { Into::Replace } else { Into::Add };
+        let (mut out, mut logs) = (vec![0.0; 176], vec![0.0; 88]);
+        let mut made = [0; 2];
+        for (number, part) in parts().enumerate() {
+            let outputs = (&mut out[..], &mut logs[..]);
+            made[0] += layer.forward_part(&part, into(number), inputs, outputs, &mut scratch);
+        }
+        let (mut d_q, mut d_k, mut d_v) = (vec![0.0; 176], vec![0.0; 88], vec![0.0; 88]);
+        for (number, part) in parts().enumerate() {
+            let gradients = InputGradients { q: &mut d_q, k: &mut d_k, v: &mut d_v };
+            let outputs = (&out[..], &d_out[..], &logs[..]);
+            made[1] += layer.backward_part(&part, into(number), inputs, outputs, gradients, &mut scratch);
+        }
+        // Two sequences, four heads, three queries and five keys.
+        assert_eq!(made, [120; 2]);
+        [out, logs, d_q, d_k, d_v]
+    };
+    let whole = of(&[2..7]);
+    // Elsewhere nothing was written: 3 of 11 tokens have outputs, and 5 have keys.
+    let written = whole.each_ref().map(|rows| rows.iter().filter(|value| **value != 0.0).count());
+    assert_eq!(written, [48, 24, 48, 40, 40]);
+    for keys in [vec![2..4, 4..7], vec![4..7, 2..4], vec![6..7, 2..3, 3..6]] {
+        let parts = of(&keys);
+        let pairs = parts.iter().flatten().zip(whole.iter().flatten());
+        assert!(pairs.into_iter().all(|(a, b)| (a - b).abs() < 1e-12), "seed {SEED}: {keys:?}");
     }
 }
