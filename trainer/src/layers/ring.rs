@@ -1,4 +1,4 @@
-//! Context parallel: the ranks of a ring share every sequence, and keys and values go around it (Liu and others, 2023,
+//! Attention of ranks that share every sequence: keys and values go around the ring of the ranks (Liu and others, 2023,
 //! arXiv 2310.01889).
 //!
 //! Invariant: a sequence is cut into twice as many chunks as there are ranks; rank r has chunk r and, counted from the end,
@@ -10,8 +10,8 @@
 
 use consort::Communicator;
 
+use super::attention::{Attention, InputGradients, Inputs, Part, Scratch};
 use crate::error::{Error, Result};
-use crate::layers::attention::{Attention, InputGradients, Inputs, Part, Scratch};
 use crate::number::Number;
 use crate::products::Into;
 
