@@ -49,6 +49,7 @@ pub mod parameters;
 pub mod products;
 pub mod progress;
 pub mod random;
+pub mod ranks;
 pub mod sample;
 pub mod session;
 pub mod text;

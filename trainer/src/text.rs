@@ -37,6 +37,17 @@ impl Batch {
     }
 }
 
+impl Batch {
+    /// The tokens at these positions of each sequence of `sequence` tokens.
+    pub fn at(&self, sequence: usize, positions: &[usize]) -> Batch {
+        let of = |tokens: &[u32]| {
+            let sequences = tokens.chunks_exact(sequence);
+            sequences.flat_map(|tokens| positions.iter().map(|position| tokens[*position])).collect()
+        };
+        Batch { tokens: of(&self.tokens), targets: of(&self.targets) }
+    }
+}
+
 impl Text {
     /// The text that comes with the trainer, for sequences of `sequence` tokens.
     ///

@@ -7,15 +7,16 @@ use std::time::{Duration, Instant};
 use consort::{Communicator, ReduceOp};
 
 use crate::error::{Error, Result};
+use crate::layers::ring::{Ring, positions};
 use crate::mesh::{Degrees, Mesh};
-use crate::model::{Activations, Cut, Model, Shape, Workspace};
+use crate::model::{Activations, Cut, Model, Ranks, Shape, Workspace};
 use crate::number::Number;
 use crate::optimizer::{AdamW, Moments, Schedule, Share, clipping, square_norm};
 use crate::parallel::data::{Exchange, exchange, share};
-use crate::parallel::tensor::Tensor;
 use crate::parallel::whole::gather;
 use crate::parameters::{Gradients, Local, Present, Unfinished, Values};
 use crate::products::Products;
+use crate::ranks::Tensor;
 use crate::text::{Batch, Text};
 use crate::timeline::{Activity, Span};
 
@@ -50,9 +51,10 @@ impl Run {
     /// # Errors
     /// [`Error::Configuration`] with the numbers that do not fit each other.
     pub fn check(&self, ranks: u32) -> Result<()> {
-        let Degrees { data, tensor, shares_tokens, .. } = self.degrees;
+        let Degrees { data, context, tensor, shares_tokens, .. } = self.degrees;
         self.degrees.check(ranks)?;
         self.cut(0).check(&self.shape)?;
+        positions(self.shape.sequence, 0, context as u32)?;
         let (batch, parts) = (self.batch, self.micro_batches);
         let fault = if batch < data {
             Some((
@@ -64,8 +66,8 @@ impl Run {
                 format!("{batch} sequences of {data} ranks are not {parts} equal parts on each"),
                 "make --batch a multiple of --dp times --micro-batches",
             ))
-        } else if shares_tokens && !self.shape.sequence.is_multiple_of(tensor) {
-            let sequence = self.shape.sequence;
+        } else if shares_tokens && !(self.shape.sequence / context).is_multiple_of(tensor) {
+            let sequence = self.shape.sequence / context;
             Some((
                 format!("{sequence} tokens of a sequence are not shared evenly by {tensor} tensor ranks"),
                 "make --sequence a multiple of --tp",
@@ -83,6 +85,7 @@ impl Run {
             tensor: place.tensor,
             tensors: degrees.tensor,
             shares_tokens: degrees.shares_tokens && degrees.tensor > 1,
+            contexts: degrees.context,
             replicas: degrees.data * degrees.context,
             ..Cut::whole(&self.shape)
         }
@@ -142,6 +145,8 @@ pub struct Trainer<'a, T: Number> {
     /// This rank's sequences of each batch, and those that go through the model at once.
     share: std::ops::Range<usize>,
     at_once: usize,
+    /// Its tokens of each sequence.
+    positions: Vec<usize>,
     activations: Activations<T>,
     workspace: Workspace<T>,
     steps: usize,
@@ -173,10 +178,15 @@ impl<'a, T: Number> Trainer<'a, T> {
             workspace: model.workspace(at_once),
             run,
             text,
-            mesh,
             model,
             share,
             at_once,
+            positions: positions(
+                run.shape.sequence,
+                mesh.place().context as u32,
+                run.degrees.context as u32,
+            )?,
+            mesh,
             steps: 0,
         })
     }
@@ -214,7 +224,8 @@ impl<'a, T: Number> Trainer<'a, T> {
         let begun = Instant::now();
         let Run { shape, batch, seed, clip, adamw, schedule, .. } = self.run;
         let number = self.steps;
-        let data = self.text.batch(seed, number, self.share.clone(), shape.sequence);
+        let whole = self.text.batch(seed, number, self.share.clone(), shape.sequence);
+        let data = whole.at(shape.sequence, &self.positions);
         let tokens = batch * shape.sequence;
 
         self.gradients.buckets_mut().for_each(|bucket| bucket.fill(T::ZERO));
@@ -254,12 +265,13 @@ impl<'a, T: Number> Trainer<'a, T> {
     fn exchange(&mut self, data: &Batch, factor: T, step: Instant) -> Result<(f64, Exchange, Vec<Span>)> {
         let Trainer { model, weights, gradients, activations, workspace, mesh, at_once, .. } = self;
         let joined = Cell::new(Duration::ZERO);
-        let ranks = Tensor::new(mesh.tensor(), mesh.degrees().shares_tokens).timed(&joined);
+        let tensor = Tensor::new(mesh.tensor(), mesh.degrees().shares_tokens).timed(&joined);
+        let ranks = Ranks { tensor, ring: Ring::new(mesh.context(), model.shape().sequence)? };
         let layout = model.layout();
         let mut computed = Vec::new();
         let mut pass = |gradients: &mut dyn Gradients<T>| -> Result<f64> {
             let mut loss = 0.0;
-            let tokens = *at_once * model.shape().sequence;
+            let tokens = *at_once * ranks.ring.positions().len();
             let mut parts = data.tokens.chunks(tokens).zip(data.targets.chunks(tokens)).peekable();
             while let Some((tokens, targets)) = parts.next() {
                 let begun = Instant::now();
@@ -279,10 +291,10 @@ impl<'a, T: Number> Trainer<'a, T> {
             Ok(loss)
         };
         let (loss, mut exchange) = match mesh.replicas() {
-            None => (pass(&mut Local::new(layout, gradients, ranks))?, Exchange::default()),
+            None => (pass(&mut Local::new(layout, gradients, tensor))?, Exchange::default()),
             Some(comm) => {
                 let mut loss = 0.0;
-                let exchange = exchange((comm, ranks), layout, gradients, step, |sums| {
+                let exchange = exchange((comm, tensor), layout, gradients, step, |sums| {
                     loss = pass(sums)?;
                     Ok(())
                 })?;
@@ -325,7 +337,7 @@ impl<T: Number> Whole<T> {
         let mut sum = 0.0;
         for index in 0..count {
             let data = text.held_out(index, sequence);
-            let ranks = Tensor::default();
+            let ranks = Ranks::alone(sequence);
             let mut present = Present::new(self.model.layout(), &self.weights);
             self.model.forward(0, (&mut present, &ranks), &data.tokens, &mut kept, &mut room)?;
             sum += self.model.loss(&ranks, &data.targets, &mut kept)?;

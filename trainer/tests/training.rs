@@ -8,9 +8,9 @@ use consort_trainer::model::Shape;
 use consort_trainer::number::Number;
 use consort_trainer::optimizer::{AdamW, Schedule};
 use consort_trainer::parallel::data::{Exchange, exchange};
-use consort_trainer::parallel::tensor::Tensor;
 use consort_trainer::parameters::{Begin, Layout, Parameter, ParameterId, Values};
 use consort_trainer::products::Products;
+use consort_trainer::ranks::Tensor;
 use consort_trainer::text::{Text, VOCABULARY};
 use consort_trainer::train::{Run, Step, Trainer, Whole};
 
@@ -129,6 +129,9 @@ fn ranks_train_the_model_of_one() {
         tensor(2, true),
         Degrees { data: 2, ..tensor(2, false) },
         Degrees { data: 2, ..tensor(2, true) },
+        Degrees { context: 2, ..Degrees::default() },
+        Degrees { context: 2, ..Degrees::data(2) },
+        Degrees { context: 2, ..tensor(2, true) },
     ] {
         check_parity(&Run { degrees, ..run() }, &alone);
     }

@@ -3,15 +3,16 @@
 //! In backward of each half the gradients of its matrices are made while the ranks of the layer sum the gradient of its input.
 
 use crate::error::Result;
-use crate::layers::attention::Scratch;
+use crate::layers::attention::Attention;
 use crate::layers::linear::Linear;
+use crate::layers::ring::Room;
 use crate::model::attend::{self, Attend};
 use crate::model::gated::{self, Gated};
 use crate::model::{Cut, DEVIATION, Given, Lengths, Shape};
 use crate::number::Number;
-use crate::parallel::tensor::Joint;
 use crate::parameters::{Begin, Gradients, Parameter, ParameterId, Shared};
 use crate::products::Products;
+use crate::ranks::Joint;
 
 /// The parameters of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,6 +108,11 @@ impl Block {
         Block { attend: Attend::new(lengths, products), gated: Gated::new(lengths, products) }
     }
 
+    /// What of attention the block has.
+    pub fn attention(&self) -> &Attention {
+        self.attend.attention()
+    }
+
     /// What goes out for `kept.x`.
     ///
     /// # Errors
@@ -117,11 +123,11 @@ impl Block {
         given: Given<'_, T>,
         kept: &mut BlockActivations<T>,
         y: &mut [T],
-        (sums, scratch): (&mut Joint<T>, &mut Scratch<T>),
+        (sums, room): (&mut Joint<T>, &mut Room<T>),
     ) -> Result<()> {
         let BlockActivations { x, attend, middle, gated } = kept;
         middle.copy_from_slice(x);
-        self.attend.forward(&ids.attend, given, x, attend, middle, (sums, scratch))?;
+        self.attend.forward(&ids.attend, given, x, attend, middle, (sums, room))?;
         y.copy_from_slice(middle);
         self.gated.forward(&ids.gated, given, middle, gated, y, sums)
     }
@@ -136,18 +142,18 @@ impl Block {
         ids: &BlockIds,
         given: Given<'_, T>,
         kept: &BlockActivations<T>,
-        (pending, scratch): (&mut Pending<T>, &mut Scratch<T>),
+        (pending, room): (&mut Pending<T>, &mut Room<T>),
         gradients: &mut dyn Gradients<T>,
     ) -> Result<()> {
         let Pending { dy, dx, gated, middle, attend } = pending;
-        dy.gather(given.ranks)?;
+        dy.gather(&given.ranks.tensor)?;
         middle.own_mut().copy_from_slice(dy.own());
         let before = (&kept.middle[..], &kept.gated);
         self.gated.backward(&ids.gated, given, before, dy, gated, (middle.own_mut(), gradients))?;
-        middle.gather(given.ranks)?;
+        middle.gather(&given.ranks.tensor)?;
         dx.own_mut().copy_from_slice(middle.own());
         let (before, dx) = ((&kept.x[..], &kept.attend), dx.own_mut());
-        self.attend.backward(&ids.attend, given, before, middle, (attend, scratch), (dx, gradients))
+        self.attend.backward(&ids.attend, given, before, middle, (attend, room), (dx, gradients))
     }
 }
 

@@ -6,9 +6,9 @@ use crate::layers::rms_norm::RmsNorm;
 use crate::layers::swiglu;
 use crate::model::{Cut, DEVIATION, Given, Lengths, Shape, block};
 use crate::number::Number;
-use crate::parallel::tensor::Joint;
 use crate::parameters::{Begin, Gradients, Parameter, ParameterId};
 use crate::products::{Into, Products};
+use crate::ranks::Joint;
 
 /// The parameters of the half.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -122,12 +122,12 @@ impl Gated {
     ) -> Result<()> {
         let of = |id| given.weights.of(id);
         self.norm.forward(of(ids.norm), x, kept.normed.own_mut(), &mut kept.factors);
-        kept.normed.gather(given.ranks)?;
+        kept.normed.gather(&given.ranks.tensor)?;
         self.gate_up.forward(of(ids.gate), kept.normed.all(), &mut kept.gate, Into::Replace);
         self.gate_up.forward(of(ids.up), kept.normed.all(), &mut kept.up, Into::Replace);
         swiglu::forward(&kept.gate, &kept.up, &mut kept.gated);
         let gated = &kept.gated;
-        sums.add(given.ranks, y, |y, into| self.down.forward(of(ids.down), gated, y, into))
+        sums.add(&given.ranks.tensor, y, |y, into| self.down.forward(of(ids.down), gated, y, into))
     }
 
     /// From the gradient `dy` of what goes out, adds that of what came in to `dx`, and those of the weights to `gradients`. Those
@@ -151,7 +151,7 @@ impl Gated {
             (ids.gate, &self.gate_up, kept.normed.all(), gate),
             (ids.up, &self.gate_up, kept.normed.all(), up),
         ];
-        normed.sum_beside(given.ranks, || block::weights(&linears, gradients))?;
+        normed.sum_beside(&given.ranks.tensor, || block::weights(&linears, gradients))?;
         self.norm.backward_input(given.weights.of(ids.norm), x, &kept.factors, normed.own(), dx);
         self.norm.backward_weight(x, &kept.factors, normed.own(), gradients.place(ids.norm));
         gradients.finished(ids.norm)

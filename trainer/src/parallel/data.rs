@@ -11,8 +11,8 @@ use consort::{Communicator, ReduceOp, Scope, ScopedWork};
 
 use crate::error::{Error, Result};
 use crate::number::Number;
-use crate::parallel::tensor::Tensor;
 use crate::parameters::{Gradients, Layout, ParameterId, Values};
+use crate::ranks::Tensor;
 use crate::timeline::{Activity, Span};
 
 /// How an exchange of gradients went.
@@ -63,7 +63,7 @@ impl<T: Number> Gradients<T> for Overlapped<'_, '_, '_, T> {
 
     fn finished(&mut self, id: ParameterId) -> Result<()> {
         let (ranks, layout) = (self.ranks, self.layout);
-        ranks.complete(layout.parameter(id), self.place(id))?;
+        layout.parameter(id).complete(self.place(id), &ranks)?;
         let bucket = layout.bucket(id);
         self.unfinished[bucket] -= 1;
         if self.unfinished[bucket] == 0 {

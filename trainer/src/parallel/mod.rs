@@ -1,5 +1,4 @@
 //! Several ranks. Each way to share the work is a module.
 
 pub mod data;
-pub mod tensor;
 pub mod whole;

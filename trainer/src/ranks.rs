@@ -12,7 +12,6 @@ use consort::{Communicator, ReduceOp};
 
 use crate::error::Result;
 use crate::number::Number;
-use crate::parameters::{Parameter, Shared};
 use crate::products::Into;
 
 /// The ranks that share each layer.
@@ -56,17 +55,6 @@ impl<'a> Tensor<'a> {
     /// How many ranks.
     pub fn size(&self) -> usize {
         self.comm.map_or(1, |comm| comm.size() as usize)
-    }
-
-    /// Makes a gradient complete of which each rank has that of its own tokens.
-    ///
-    /// # Errors
-    /// What the all-reduce ends with.
-    pub fn complete<T: Number>(&self, parameter: &Parameter, gradient: &mut [T]) -> Result<()> {
-        if let Some(comm) = self.comm.filter(|_| parameter.shared == Shared::Summed) {
-            comm.all_reduce(gradient, ReduceOp::Sum)?;
-        }
-        Ok(())
     }
 
     /// How many ranks share the tokens between half blocks.
