@@ -130,9 +130,21 @@ impl Communicator {
     /// blocks are unspecified afterwards.
     ///
     /// ```
-    /// let comm = consort::Communicator::local(1)?.remove(0);
-    /// let work = comm.start_reduce_scatter(vec![1.0f32, 2.0], consort::ReduceOp::Sum)?;
-    /// assert_eq!(work.wait()?, [1.0, 2.0]);
+    /// use consort::{Communicator, ReduceOp};
+    ///
+    /// let ranks = Communicator::local(2)?;
+    /// std::thread::scope(|threads| {
+    ///     for comm in &ranks {
+    ///         threads.spawn(move || {
+    ///             let work = comm.start_reduce_scatter(vec![1, 2, 3, 4], ReduceOp::Sum).expect("both ranks call it");
+    ///             // ... compute ...
+    ///             let buffer = work.wait().expect("both ranks call it");
+    ///             let own = comm.rank() as usize * 2;
+    ///             assert_eq!(buffer[own..own + 2], [[2, 4], [6, 8]][comm.rank() as usize]);
+    ///         });
+    ///     }
+    /// });
+    /// assert!(ranks[0].start_reduce_scatter(vec![1, 2, 3], ReduceOp::Sum).is_err(), "2 ranks have no equal blocks of 3");
     /// # consort::Result::Ok(())
     /// ```
     ///

@@ -81,8 +81,8 @@ impl Share {
     }
 }
 
-/// The square of the norm of a share of the gradient, of which `of` has each bucket's elements, so that the sum over all shares, and
-/// over the ranks that share layers, is that of the whole: what tensor ranks all have is counted by their first.
+/// The square of the norm of a share of the gradient; `of` gives the share's elements of a bucket. The sum over all shares, and over
+/// the ranks that share layers, is that of the whole: what tensor ranks all have is counted by their first.
 pub fn square_norm<'a, T: Number>(
     layout: &Layout,
     share: Share,

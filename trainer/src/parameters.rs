@@ -392,7 +392,7 @@ pub trait Gradients<T: Number> {
     }
 }
 
-/// Gradients of which each rank has its own.
+/// Gradients that are each rank's own.
 pub struct Local<'a, T: Number> {
     layout: &'a Layout,
     values: &'a mut Values<T>,

@@ -1,4 +1,4 @@
-//! Gradients of which a rank keeps the sums of its share.
+//! Gradients where a rank keeps the sums of its share.
 //!
 //! Invariant: a bucket is open from the first gradient that is added to it until its last is complete, and its buffer belongs to a
 //! reduce-scatter then. In stage 1 a bucket has its buffer for good, and is complete once in a step. From stage 2 on buffers

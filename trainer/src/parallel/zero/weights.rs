@@ -1,4 +1,4 @@
-//! Weights of which a rank changes its share.
+//! Weights where a rank changes its share.
 //!
 //! Invariant: a bucket is here, coming, or away. In stages 1 and 2 all are here, but for those whose all-gather a step has started, which is
 //! waited for when a unit of the bucket is entered. In stage 3 a rank keeps its share of each bucket, and a bucket is here from when
@@ -103,7 +103,7 @@ impl<T: Number> Changed<T> {
         self.flights.clear();
     }
 
-    /// Starts the all-gather of a bucket of which `all` has this rank's share.
+    /// Starts the all-gather of a bucket; `all` has this rank's share in its place.
     fn gather(&mut self, comm: &Communicator, bucket: usize, all: Vec<T>) -> Result<()> {
         self.sent += ring::<T>(all.len(), comm.size());
         let flight = Flight::now();
