@@ -80,7 +80,7 @@ pub fn alloc<T: Plain>(elements: usize) -> std::result::Result<SharedBuffer<T>, 
 pub use communicator::Work;
 #[doc(hidden)]
 pub use communicator::host_name;
-pub use communicator::{Communicator, Group, Scaled, Scope, ScopedWork, Shrink, WithTimeout, group};
+pub use communicator::{Communicator, Group, Mesh, Scaled, Scope, ScopedWork, Shrink, WithTimeout, group};
 pub use consort_control::bootstrap::{Launch, UniqueId};
 pub use consort_control::report::{
     CallReport, CycleStep, GraphReport, Guilty, RankReport, Report, WaitReport, WayReport, WireReport,

@@ -450,7 +450,7 @@ impl Core {
     }
 
     pub(crate) fn wires(&self) -> Result<Vec<WireRecord>> {
-        self.wait_for_engine(|| self.engine.try_acquire().map(|engine| engine.wires()))
+        self.wait_for_engine(|| self.engine.try_acquire().map(|mut engine| engine.wires()))
     }
 
     /// The longest wait for queued operations at the end: those in streams come after the program's own work there.

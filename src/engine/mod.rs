@@ -276,8 +276,8 @@ impl Engine {
     }
 
     /// What is known of the wires to other hosts.
-    pub(crate) fn wires(&self) -> Vec<WireRecord> {
-        self.wires.records()
+    pub(crate) fn wires(&mut self) -> Vec<WireRecord> {
+        self.wires.records(&self.links, &self.group)
     }
 
     /// A task for a call that its thread waits for; give it back with [`Engine::put_back`].

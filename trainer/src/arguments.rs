@@ -11,6 +11,7 @@ use crate::mesh::Degrees;
 use crate::model::Shape;
 use crate::optimizer::{AdamW, Schedule};
 use crate::parallel::zero::Zero;
+use crate::products::Products;
 use crate::text::VOCABULARY;
 use crate::train::Run;
 
@@ -19,6 +20,8 @@ use crate::train::Run;
 pub enum Precision {
     /// 32 bits.
     F32,
+    /// 32 bits; linear layers multiply numbers that are rounded to bfloat16.
+    Bf16,
     /// 64 bits: for comparisons, at less than half the speed.
     F64,
 }
@@ -26,10 +29,15 @@ pub enum Precision {
 /// Trains a small language model on a text, byte by byte, on one rank or several.
 ///
 /// Without --text it trains on a text of its own. It prints the loss, draws it as SVG, and writes a sample. Ranks share the
-/// sequences of each step (--dp), each matrix (--tp), or both; those of --dp may share moments, gradients and weights, too (--zero). Under torchrun, Open MPI, MPICH or Slurm it is one rank of their job.
+/// sequences of each step (--dp), each matrix (--tp), each sequence (--cp), or several of them; those of --dp and --cp may share moments, gradients and
+/// weights, too (--zero). Under torchrun, Open MPI, MPICH or Slurm it is one rank of their job.
 #[derive(Parser, Clone, Debug)]
 #[command(name = "consort-trainer", version, args_override_self = true, max_term_width = 110)]
 pub struct Arguments {
+    /// Options from a TOML file: `steps = 100`; the command line takes the place of what it says
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
     /// The text: any file [default: the bundled text]
     #[arg(long, value_name = "FILE")]
     pub text: Option<PathBuf>,
@@ -61,6 +69,10 @@ pub struct Arguments {
     /// Tensor ranks share the tokens between half blocks (sequence parallel)
     #[arg(long)]
     pub sp: bool,
+
+    /// Ranks that share each sequence (context parallel)
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub cp: u32,
 
     /// Equal parts of a rank's sequences that go through the model one after the other
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -154,9 +166,9 @@ pub struct Arguments {
 impl Arguments {
     /// The mesh that they ask for, of `ranks` ranks.
     fn degrees(&self, ranks: u32) -> Degrees {
-        let tensor = self.tp as usize;
-        let data = self.dp.map_or((ranks as usize / tensor).max(1), |data| data as usize);
-        Degrees { data, tensor, shares_tokens: self.sp, ..Degrees::default() }
+        let (tensor, context) = (self.tp as usize, self.cp as usize);
+        let data = self.dp.map_or((ranks as usize / (tensor * context)).max(1), |data| data as usize);
+        Degrees { data, context, tensor, shares_tokens: self.sp, ..Degrees::default() }
     }
 
     /// The run that they ask for, of `ranks` ranks.
@@ -198,6 +210,7 @@ impl Arguments {
         shape.check()?;
         let run = Run {
             shape,
+            products: if self.precision == Precision::Bf16 { Products::Bf16 } else { Products::Exact },
             degrees: self.degrees(ranks),
             zero: self.zero,
             batch: self.batch,
@@ -249,6 +262,7 @@ mod tests {
             "--micro-batches 3",
             "--tp 4 --kv-heads 2",
             "--tp 4 --sp --sequence 30",
+            "--cp 2 --sequence 30",
         ] {
             let line = format!("trainer {}", line.replace(" -1", "=-1"));
             assert!(matches!(run(&line), Err(Error::Configuration { .. })), "{line}");

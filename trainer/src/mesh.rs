@@ -182,6 +182,32 @@ impl<'a> Mesh<'a> {
     pub fn tensor(&self) -> Option<&Communicator> {
         self.of(&self.tensor)
     }
+
+    /// For each axis along which this rank has others, the bytes that it has sent to ranks on other hosts, where the system counts
+    /// them: over TCP. An axis that is the whole mesh counts what all ranks exchange, too; otherwise that is `all`.
+    ///
+    /// # Errors
+    /// As [`Communicator::wires`].
+    pub fn carried(&self) -> Result<Vec<(&'static str, u64)>> {
+        let replicas = if self.degrees.context == 1 { "dp" } else { "dp x cp" };
+        let axes = [
+            ("pp", &self.pipeline),
+            (replicas, &self.replicas),
+            ("cp", &self.context),
+            ("tp", &self.tensor),
+            ("all", &Group::World),
+        ];
+        let mut carried = Vec::new();
+        let mut is_world_named = false;
+        for (name, group) in axes {
+            let is_world = matches!(group, Group::World);
+            if let Some(comm) = self.of(group).filter(|_| !(is_world && is_world_named)) {
+                is_world_named |= is_world;
+                carried.push((name, comm.wires()?.iter().map(|wire| wire.bytes).sum()));
+            }
+        }
+        Ok(carried)
+    }
 }
 
 #[cfg(test)]

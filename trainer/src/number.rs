@@ -5,6 +5,9 @@
 
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
 
+use crate::bfloat16::rounded_bits;
+use crate::products::rounded::RoundedProduct;
+
 mod sealed {
     pub trait Sealed {}
     impl Sealed for f32 {}
@@ -15,6 +18,7 @@ mod sealed {
 pub trait Number:
     consort::Element
     + sealed::Sealed
+    + RoundedProduct
     + Copy
     + Default
     + PartialOrd
@@ -46,6 +50,9 @@ pub trait Number:
 
     /// The square root.
     fn sqrt(self) -> Self;
+
+    /// The bfloat16 nearest to this number; of `f64`, to the `f32` nearest to it.
+    fn bfloat16(self) -> Self;
 }
 
 impl Number for f64 {
@@ -70,6 +77,11 @@ impl Number for f64 {
     #[inline(always)]
     fn sqrt(self) -> Self {
         f64::sqrt(self)
+    }
+
+    #[inline(always)]
+    fn bfloat16(self) -> Self {
+        f64::from((self as f32).bfloat16())
     }
 }
 
@@ -112,6 +124,11 @@ impl Number for f32 {
     #[inline(always)]
     fn sqrt(self) -> Self {
         f32::sqrt(self)
+    }
+
+    #[inline(always)]
+    fn bfloat16(self) -> Self {
+        f32::from_bits(rounded_bits(self) & 0xffff_0000)
     }
 }
 

@@ -7,12 +7,12 @@
 
 use std::ops::Range;
 
-use consort::SharedBuffer;
+use consort::{ReduceOp, SharedBuffer};
 
 use crate::error::Result;
 use crate::number::Number;
-use crate::parallel::tensor::Tensor;
 use crate::random::Random;
+use crate::ranks::Tensor;
 
 /// Bytes of a page: no two buckets share one.
 const PAGE: usize = 4096;
@@ -88,6 +88,17 @@ impl Parameter {
     pub fn numbers(&self) -> impl Iterator<Item = usize> {
         let (columns, width) = (self.part[1].clone(), self.whole[1]);
         self.part[0].clone().flat_map(move |row| columns.clone().map(move |column| row * width + column))
+    }
+
+    /// Makes the gradient complete where each of `ranks` has that of its own tokens.
+    ///
+    /// # Errors
+    /// What the all-reduce ends with.
+    pub fn complete<T: Number>(&self, gradient: &mut [T], ranks: &Tensor<'_>) -> Result<()> {
+        if let Some(comm) = ranks.comm().filter(|_| self.shared == Shared::Summed) {
+            comm.all_reduce(gradient, ReduceOp::Sum)?;
+        }
+        Ok(())
     }
 
     /// Whether weight decay pulls it towards zero: matrices, not the scales of norms.
@@ -425,7 +436,7 @@ impl<T: Number> Gradients<T> for Local<'_, T> {
     }
 
     fn finished(&mut self, id: ParameterId) -> Result<()> {
-        self.ranks.complete(self.layout.parameter(id), self.values.of_mut(self.layout, id))
+        self.layout.parameter(id).complete(self.values.of_mut(self.layout, id), &self.ranks)
     }
 }
 

@@ -48,7 +48,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     let comm = job.is_some().then(Communicator::from_launcher).transpose()?;
     match arguments.precision {
-        Precision::F32 => train::<f32>(arguments, run, &text, comm.as_ref()),
+        Precision::F32 | Precision::Bf16 => train::<f32>(arguments, run, &text, comm.as_ref()),
         Precision::F64 => train::<f64>(arguments, run, &text, comm.as_ref()),
     }
 }
@@ -65,6 +65,14 @@ fn check_place(file: &Path, option: &'static str) -> Result<()> {
     ))
 }
 
+/// What a rank sent to other hosts in `steps` steps, if it did.
+fn say_carried(before: &[(&str, u64)], after: &[(&str, u64)], steps: usize) {
+    let sent = before.iter().zip(after).map(|((axis, before), (_, after))| (axis, after - before));
+    for (axis, bytes) in sent.filter(|(_, bytes)| *bytes > 0) {
+        println!("rank 0 sent {} bytes a step to other hosts along {axis}", bytes / steps as u64);
+    }
+}
+
 fn train<T: Number>(arguments: &Arguments, run: Run, text: &Text, comm: Option<&Communicator>) -> Result<()> {
     let is_first = comm.is_none_or(|comm| comm.rank() == 0);
     let mut trainer = Trainer::<T>::new(run, text, comm)?;
@@ -79,6 +87,7 @@ fn train<T: Number>(arguments: &Arguments, run: Run, text: &Text, comm: Option<&
         );
     }
     let mut progress = Progress::new(arguments.steps, is_first);
+    let before = trainer.mesh().carried()?;
     let mut losses = Vec::new();
     let (mut spans, mut sent) = (Vec::new(), 0);
     for number in 1..=arguments.steps {
@@ -95,6 +104,9 @@ fn train<T: Number>(arguments: &Arguments, run: Run, text: &Text, comm: Option<&
         }
     }
     progress.end();
+    if is_first {
+        say_carried(&before, &trainer.mesh().carried()?, arguments.steps);
+    }
     let ranks = gather(comm, &spans)?;
     let Memory { weights, gradients, moments } = trainer.memory();
     let Some(whole) = trainer.whole()? else { return Ok(()) };

@@ -1,21 +1,24 @@
 //! One rank's training: steps over a text, what they took, and the loss on what is held out.
 
+use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
 use consort::{Communicator, ReduceOp};
 
 use crate::error::{Error, Result};
+use crate::layers::ring::{Ring, positions};
 use crate::mesh::{Degrees, Mesh};
-use crate::model::{Activations, Cut, Model, Shape, Workspace};
+use crate::model::{Activations, Cut, Model, Ranks, Shape, Workspace};
 use crate::number::Number;
 use crate::optimizer::{AdamW, Schedule, Share, clipping};
 use crate::parallel::data::{Exchange, share};
 use crate::parallel::replica::{Gathered, Memory, Replica};
-use crate::parallel::tensor::Tensor;
 use crate::parallel::whole::gather;
 use crate::parallel::zero::Zero;
 use crate::parameters::{Gradients, Present, Unfinished, Values, Weights};
+use crate::products::Products;
+use crate::ranks::Tensor;
 use crate::text::{Batch, Text};
 use crate::timeline::{Activity, Span};
 
@@ -24,6 +27,8 @@ use crate::timeline::{Activity, Span};
 pub struct Run {
     /// The model.
     pub shape: Shape,
+    /// What linear layers multiply.
+    pub products: Products,
     /// How the ranks share the work.
     pub degrees: Degrees,
     /// Of what the ranks that have the same parameters keep shares.
@@ -50,9 +55,10 @@ impl Run {
     /// # Errors
     /// [`Error::Configuration`] with the numbers that do not fit each other.
     pub fn check(&self, ranks: u32) -> Result<()> {
-        let Degrees { data, tensor, shares_tokens, .. } = self.degrees;
+        let Degrees { data, context, tensor, shares_tokens, .. } = self.degrees;
         self.degrees.check(ranks)?;
         self.cut(0).check(&self.shape)?;
+        positions(self.shape.sequence, 0, context as u32)?;
         let (batch, parts) = (self.batch, self.micro_batches);
         let fault = if batch < data {
             Some((
@@ -64,8 +70,8 @@ impl Run {
                 format!("{batch} sequences of {data} ranks are not {parts} equal parts on each"),
                 "make --batch a multiple of --dp times --micro-batches",
             ))
-        } else if shares_tokens && !self.shape.sequence.is_multiple_of(tensor) {
-            let sequence = self.shape.sequence;
+        } else if shares_tokens && !(self.shape.sequence / context).is_multiple_of(tensor) {
+            let sequence = self.shape.sequence / context;
             Some((
                 format!("{sequence} tokens of a sequence are not shared evenly by {tensor} tensor ranks"),
                 "make --sequence a multiple of --tp",
@@ -83,6 +89,7 @@ impl Run {
             tensor: place.tensor,
             tensors: degrees.tensor,
             shares_tokens: degrees.shares_tokens && degrees.tensor > 1,
+            contexts: degrees.context,
             replicas: degrees.data * degrees.context,
             ..Cut::whole(&self.shape)
         }
@@ -140,6 +147,8 @@ pub struct Trainer<'a, T: Number> {
     /// This rank's sequences of each batch, and those that go through the model at once.
     share: std::ops::Range<usize>,
     at_once: usize,
+    /// Its tokens of each sequence.
+    positions: Vec<usize>,
     activations: Activations<T>,
     workspace: Workspace<T>,
     steps: usize,
@@ -161,6 +170,7 @@ impl<'a, T: Number> Trainer<'a, T> {
         let share = share(run.batch, mesh.place().data, run.degrees.data);
         let at_once = share.len() / run.micro_batches;
         let model = Model::cut(run.shape, run.bucket_bytes / size_of::<T>(), run.cut(rank))?;
+        let model = model.with_products(run.products);
         let Degrees { data, context, .. } = run.degrees;
         let own = Share { rank: mesh.place().data * context + mesh.place().context, ranks: data * context };
         Ok(Trainer {
@@ -169,12 +179,22 @@ impl<'a, T: Number> Trainer<'a, T> {
             workspace: model.workspace(at_once),
             run,
             text,
-            mesh,
             model,
             share,
             at_once,
+            positions: positions(
+                run.shape.sequence,
+                mesh.place().context as u32,
+                run.degrees.context as u32,
+            )?,
+            mesh,
             steps: 0,
         })
+    }
+
+    /// This rank and the others.
+    pub fn mesh(&self) -> &Mesh<'a> {
+        &self.mesh
     }
 
     /// The model, as far as this rank has it.
@@ -209,7 +229,8 @@ impl<'a, T: Number> Trainer<'a, T> {
         let begun = Instant::now();
         let Run { shape, batch, seed, clip, adamw, schedule, .. } = self.run;
         let number = self.steps;
-        let data = self.text.batch(seed, number, self.share.clone(), shape.sequence);
+        let whole = self.text.batch(seed, number, self.share.clone(), shape.sequence);
+        let data = whole.at(shape.sequence, &self.positions);
         let tokens = batch * shape.sequence;
 
         let (own, exchange, mut computed) = self.exchange(&data, T::of(1.0 / tokens as f64), begun)?;
@@ -242,10 +263,12 @@ impl<'a, T: Number> Trainer<'a, T> {
     /// computed.
     fn exchange(&mut self, data: &Batch, factor: T, step: Instant) -> Result<(f64, Exchange, Vec<Span>)> {
         let Trainer { model, replica, activations, workspace, mesh, at_once, .. } = self;
-        let ranks = Tensor::new(mesh.tensor(), mesh.degrees().shares_tokens);
+        let joined = Cell::new(Duration::ZERO);
+        let tensor = Tensor::new(mesh.tensor(), mesh.degrees().shares_tokens).timed(&joined);
+        let ranks = Ranks { tensor, ring: Ring::new(mesh.context(), model.shape().sequence)? };
         let (mut loss, mut computed) = (0.0, Vec::new());
         let pass = |weights: &mut dyn Weights<T>, gradients: &mut dyn Gradients<T>| -> Result<()> {
-            let tokens = *at_once * model.shape().sequence;
+            let tokens = *at_once * ranks.ring.positions().len();
             let mut parts = data.tokens.chunks(tokens).zip(data.targets.chunks(tokens)).peekable();
             while let Some((tokens, targets)) = parts.next() {
                 let begun = Instant::now();
@@ -263,7 +286,8 @@ impl<'a, T: Number> Trainer<'a, T> {
             }
             Ok(())
         };
-        let exchange = replica.exchange(mesh.replicas(), (model.layout(), ranks), step, pass)?;
+        let mut exchange = replica.exchange(mesh.replicas(), (model.layout(), tensor), step, pass)?;
+        exchange.exposed += joined.get();
         Ok((loss, exchange, computed))
     }
 
@@ -273,6 +297,7 @@ impl<'a, T: Number> Trainer<'a, T> {
     /// [`Error::Memory`]; [`Error::Library`].
     pub fn whole(&mut self) -> Result<Option<Whole<T>>> {
         let model = Model::new(self.run.shape, self.run.bucket_bytes / size_of::<T>())?;
+        let model = model.with_products(self.run.products);
         let own = self.replica.weights(self.mesh.replicas(), self.model.layout())?;
         let weights = gather(&self.mesh, self.model.layout(), &own, model.layout())?;
         Ok(weights.map(|weights| Whole { model, weights }))
@@ -299,7 +324,7 @@ impl<T: Number> Whole<T> {
         let mut sum = 0.0;
         for index in 0..count {
             let data = text.held_out(index, sequence);
-            let ranks = Tensor::default();
+            let ranks = Ranks::alone(sequence);
             let mut present = Present::new(self.model.layout(), &self.weights);
             self.model.forward(0, (&mut present, &ranks), &data.tokens, &mut kept, &mut room)?;
             sum += self.model.loss(&ranks, &data.targets, &mut kept)?;

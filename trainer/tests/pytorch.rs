@@ -6,6 +6,7 @@ use consort_trainer::number::Number;
 use consort_trainer::optimizer::{AdamW, Schedule};
 use consort_trainer::parallel::zero::Zero;
 use consort_trainer::parameters::{Layout, ParameterId, Values};
+use consort_trainer::products::Products;
 use consort_trainer::text::Text;
 use consort_trainer::train::{Run, Trainer};
 use serde_json::Value;
@@ -37,6 +38,7 @@ fn run(fixture: &Value, tied: bool) -> Run {
     let (beta1, beta2) = (real("beta1"), real("beta2"));
     Run {
         shape,
+        products: Products::Exact,
         degrees: Degrees::default(),
         zero: Zero::Nothing,
         micro_batches: 1,

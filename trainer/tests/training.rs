@@ -6,8 +6,9 @@ use consort::Communicator;
 use consort_trainer::mesh::Degrees;
 use consort_trainer::model::Shape;
 use consort_trainer::parallel::data::{Exchange, exchange};
-use consort_trainer::parallel::tensor::Tensor;
 use consort_trainer::parameters::{Begin, Layout, Parameter, ParameterId, Values};
+use consort_trainer::products::Products;
+use consort_trainer::ranks::Tensor;
 use consort_trainer::text::Text;
 use consort_trainer::train::{Run, Trainer};
 
@@ -36,12 +37,26 @@ fn ranks_train_the_model_of_one() {
         tensor(2, true),
         Degrees { data: 2, ..tensor(2, false) },
         Degrees { data: 2, ..tensor(2, true) },
+        Degrees { context: 2, ..Degrees::default() },
+        Degrees { context: 2, ..Degrees::data(2) },
+        Degrees { context: 2, ..tensor(2, true) },
     ] {
         check_parity(&Run { degrees, ..run() }, &alone);
     }
     check_parity(&Run { bucket_bytes: 64, ..data_parallel(2) }, &alone);
     check_parity(&Run { micro_batches: 2, ..data_parallel(2) }, &alone);
     check_parity(&Run { micro_batches: 4, ..run() }, &alone);
+}
+
+#[test]
+fn rounded_products_learn_what_exact_ones_do() {
+    let [exact, rounded] =
+        [Products::Exact, Products::Bf16].map(|products| trained::<f32>(Run { products, ..run() }, 20));
+    let [exact, rounded] = [exact, rounded].map(|mut ranks| losses(&ranks.remove(0).steps));
+    // Different at once, and close in the end: the whole way is a nat and more.
+    assert_ne!(exact[0], rounded[0]);
+    let worst = exact.iter().zip(&rounded).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    assert!(worst < 0.05, "{exact:?} {rounded:?}");
 }
 
 #[test]

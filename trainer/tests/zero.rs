@@ -29,7 +29,7 @@ fn ranks_with_shares_train_the_model_of_one() {
 }
 
 #[test]
-fn shares_go_with_ranks_that_share_layers() {
+fn shares_go_with_ranks_that_share_layers_or_sequences() {
     let alone = trained::<f64>(run(), 20).remove(0);
     let of = |zero, micro_batches, shares_tokens| {
         let degrees = Degrees { data: 2, tensor: 2, shares_tokens, ..Degrees::default() };
@@ -39,6 +39,8 @@ fn shares_go_with_ranks_that_share_layers() {
     // The gradients of norms are summed over the ranks of a layer, in each pass.
     check_parity(&of(Zero::Gradients, 2, true), &alone);
     check_parity(&of(Zero::Weights, 2, true), &alone);
+    let degrees = Degrees { context: 2, ..Degrees::default() };
+    check_parity(&Run { zero: Zero::Weights, degrees, ..run() }, &alone);
 }
 
 #[test]

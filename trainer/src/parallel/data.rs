@@ -11,14 +11,15 @@ use consort::{Communicator, ReduceOp, Scope, ScopedWork};
 
 use crate::error::{Error, Result};
 use crate::number::Number;
-use crate::parallel::tensor::Tensor;
 use crate::parameters::{Gradients, Layout, ParameterId, Values};
+use crate::ranks::Tensor;
 use crate::timeline::{Activity, Flight, Span};
 
 /// How an exchange of gradients went.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Exchange {
-    /// The time that this rank waited: exposed communication, and waiting for slower ranks.
+    /// Exposed communication, and waiting for slower ranks: the time that this rank waited after its own backward, for weights of other
+    /// ranks' shares, and for the other ranks of a layer.
     pub exposed: Duration,
     /// Buckets whose sums were over on this rank before its backward ended.
     pub hidden: usize,
@@ -65,7 +66,7 @@ impl<T: Number> Gradients<T> for Overlapped<'_, '_, '_, T> {
 
     fn finished(&mut self, id: ParameterId) -> Result<()> {
         let (ranks, layout) = (self.ranks, self.layout);
-        ranks.complete(layout.parameter(id), self.place(id))?;
+        layout.parameter(id).complete(self.place(id), &ranks)?;
         let bucket = layout.bucket(id);
         self.unfinished[bucket] -= 1;
         if self.unfinished[bucket] == 0 {

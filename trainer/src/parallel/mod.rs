@@ -2,6 +2,5 @@
 
 pub mod data;
 pub mod replica;
-pub mod tensor;
 pub mod whole;
 pub mod zero;

@@ -12,9 +12,9 @@ use crate::error::Result;
 use crate::number::Number;
 use crate::optimizer::{AdamW, Moments, Share, square_norm};
 use crate::parallel::data::{self, Exchange};
-use crate::parallel::tensor::Tensor;
 use crate::parallel::zero::{Shares, Zero};
 use crate::parameters::{Gradients, Layout, Local, Present, Values, Weights};
+use crate::ranks::Tensor;
 
 /// The memory of a rank in bytes, with what lies between buckets and the largest buffers that there were.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

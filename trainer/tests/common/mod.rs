@@ -6,6 +6,7 @@ use consort_trainer::model::Shape;
 use consort_trainer::number::Number;
 use consort_trainer::optimizer::{AdamW, Schedule};
 use consort_trainer::parallel::zero::Zero;
+use consort_trainer::products::Products;
 use consort_trainer::text::{Text, VOCABULARY};
 use consort_trainer::train::{Run, Step, Trainer, Whole};
 
@@ -27,6 +28,7 @@ pub fn run() -> Run {
         shape,
         degrees: Degrees::default(),
         zero: Zero::Nothing,
+        products: Products::Exact,
         micro_batches: 1,
         batch: 4,
         bucket_bytes: 16 << 10,

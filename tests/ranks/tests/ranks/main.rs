@@ -12,6 +12,7 @@ mod language;
 mod launchers;
 mod listeners;
 mod mapped;
+mod meshes;
 mod misuse;
 mod planner;
 mod processes;

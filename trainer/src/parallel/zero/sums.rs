@@ -15,8 +15,8 @@ use crate::error::Result;
 use crate::number::Number;
 use crate::optimizer::Share;
 use crate::parallel::data::ring;
-use crate::parallel::tensor::Tensor;
 use crate::parameters::{Gradients, Layout, ParameterId, Values};
+use crate::ranks::Tensor;
 use crate::timeline::Flight;
 
 /// Reduce-scatters that have buffers, where these go around.
