@@ -126,19 +126,53 @@ impl Communicator {
         self.start(call, buffer)
     }
 
+    /// Starts an in-place reduce-scatter that goes on by itself; this rank's block of `buffer` receives the result. The other
+    /// blocks are unspecified afterwards.
+    ///
+    /// ```
+    /// use consort::{Communicator, ReduceOp};
+    ///
+    /// let ranks = Communicator::local(2)?;
+    /// std::thread::scope(|threads| {
+    ///     for comm in &ranks {
+    ///         threads.spawn(move || {
+    ///             let work = comm.start_reduce_scatter(vec![1, 2, 3, 4], ReduceOp::Sum).expect("both ranks call it");
+    ///             // ... compute ...
+    ///             let buffer = work.wait().expect("both ranks call it");
+    ///             let own = comm.rank() as usize * 2;
+    ///             assert_eq!(buffer[own..own + 2], [[2, 4], [6, 8]][comm.rank() as usize]);
+    ///         });
+    ///     }
+    /// });
+    /// assert!(ranks[0].start_reduce_scatter(vec![1, 2, 3], ReduceOp::Sum).is_err(), "2 ranks have no equal blocks of 3");
+    /// # consort::Result::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::start_all_reduce`]; [`Error::InvalidArgument`] when the length is no multiple of `size()`.
+    pub fn start_reduce_scatter<T: Element>(&self, buffer: Vec<T>, op: ReduceOp) -> Result<Work<T>> {
+        let call = Call::reduce_scatter(T::DATA_TYPE, op, block(buffer.len(), self.size())?);
+        self.start(call, buffer)
+    }
+
     fn start<T: Element>(&self, call: Call, buffer: Vec<T>) -> Result<Work<T>> {
         self.core().check()?;
+        let (rank, size) = (self.rank(), self.size());
         let lease = Lease::new(buffer);
-        let held = lease.hold();
-        let whole = held.span();
-        let in_bytes = call.input_bytes(self.rank(), self.size());
-        // Only all-gather reads a part of what it writes: its own block. A rank without input reads nothing.
-        let offset =
-            if in_bytes != 0 && whole.len() > in_bytes { self.rank() as usize * in_bytes } else { 0 };
-        call.check(self.rank(), self.size(), whole.read().slice(offset, in_bytes), whole)?;
-        let source = Source::Within(lease.hold(), offset, in_bytes);
+        let whole = lease.hold();
+        // All-gather reads its own block of what it writes, reduce-scatter writes its own of what it reads. A rank without
+        // input reads nothing.
+        let own = |bytes: usize| {
+            let is_part = bytes != 0 && whole.len() > bytes;
+            if is_part { rank as usize * bytes } else { 0 }
+        };
+        let (in_bytes, out_bytes) = (call.input_bytes(rank, size), call.output_bytes(rank, size));
+        let (from, to) = (own(in_bytes), own(out_bytes));
+        let output = if out_bytes == 0 { whole.clone() } else { whole.part(to, out_bytes) };
+        call.check(rank, size, whole.read().slice(from, in_bytes), output.span())?;
+        let source = Source::Within(whole, from, in_bytes);
         let call = self.with_own_algorithm(call);
-        let ticket = self.core().start(self.process(), call, None, self.timeout(), source, Some(held))?;
+        let ticket = self.core().start(self.process(), call, None, self.timeout(), source, Some(output))?;
         Ok(Work::new(self.core().clone(), self.process().clone(), ticket, lease))
     }
 }

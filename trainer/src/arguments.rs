@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::mesh::Degrees;
 use crate::model::Shape;
 use crate::optimizer::{AdamW, Schedule};
+use crate::parallel::zero::Zero;
 use crate::products::Products;
 use crate::text::VOCABULARY;
 use crate::train::Run;
@@ -28,7 +29,8 @@ pub enum Precision {
 /// Trains a small language model on a text, byte by byte, on one rank or several.
 ///
 /// Without --text it trains on a text of its own. It prints the loss, draws it as SVG, and writes a sample. Ranks share the
-/// sequences of each step (--dp), each matrix (--tp), each sequence (--cp), or several of them. Under torchrun, Open MPI, MPICH or Slurm it is one rank of their job.
+/// sequences of each step (--dp), each matrix (--tp), each sequence (--cp), or several of them; those of --dp and --cp may share moments, gradients and
+/// weights, too (--zero). Under torchrun, Open MPI, MPICH or Slurm it is one rank of their job.
 #[derive(Parser, Clone, Debug)]
 #[command(name = "consort-trainer", version, args_override_self = true, max_term_width = 110)]
 pub struct Arguments {
@@ -59,6 +61,10 @@ pub struct Arguments {
     /// Ranks that share each matrix and the heads (tensor parallel)
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub tp: u32,
+
+    /// Of what the ranks of --dp keep their share alone (ZeRO)
+    #[arg(long, value_enum, value_name = "STAGE", default_value = "0")]
+    pub zero: Zero,
 
     /// Tensor ranks share the tokens between half blocks (sequence parallel)
     #[arg(long)]
@@ -124,7 +130,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NORM", default_value_t = 1.0)]
     pub clip: f64,
 
-    /// KiB at which a bucket of gradients is closed and its all-reduce begins
+    /// KiB at which a bucket of gradients is closed and its exchange begins; the end of a block closes it, too
     #[arg(long, value_name = "KIB", default_value_t = 1024)]
     pub bucket_kib: usize,
 
@@ -206,6 +212,7 @@ impl Arguments {
             shape,
             products: if self.precision == Precision::Bf16 { Products::Bf16 } else { Products::Exact },
             degrees: self.degrees(ranks),
+            zero: self.zero,
             batch: self.batch,
             micro_batches: self.micro_batches,
             bucket_bytes: self.bucket_kib << 10,
@@ -234,7 +241,8 @@ mod tests {
 
     #[test]
     fn defaults_fit_each_other() {
-        let run = run("trainer").unwrap();
+        let run = run("trainer --zero 3").unwrap();
+        assert_eq!(run.zero, Zero::Weights);
         assert_eq!((run.shape.hidden, run.shape.kv_heads, run.degrees), (352, 4, Degrees::data(4)));
     }
 

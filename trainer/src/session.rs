@@ -9,6 +9,7 @@ use crate::chart::{Losses, draw, draw_step};
 use crate::error::{Error, Result};
 use crate::launch;
 use crate::number::Number;
+use crate::parallel::replica::Memory;
 use crate::progress::Progress;
 use crate::sample::{Drawing, write};
 use crate::text::{Text, shown};
@@ -88,7 +89,7 @@ fn train<T: Number>(arguments: &Arguments, run: Run, text: &Text, comm: Option<&
     let mut progress = Progress::new(arguments.steps, is_first);
     let before = trainer.mesh().carried()?;
     let mut losses = Vec::new();
-    let mut spans = Vec::new();
+    let (mut spans, mut sent) = (Vec::new(), 0);
     for number in 1..=arguments.steps {
         if let Some(comm) = comm.filter(|_| number == arguments.steps) {
             // The last step is drawn: ranks begin it together.
@@ -96,7 +97,7 @@ fn train<T: Number>(arguments: &Arguments, run: Run, text: &Text, comm: Option<&
         }
         let step = trainer.step()?;
         losses.push(step.loss);
-        spans = step.spans();
+        (spans, sent) = (step.spans(), step.exchange.sent);
         let line = progress.step(&step);
         if let Some(line) = line.filter(|_| is_first) {
             println!("{line}");
@@ -107,7 +108,12 @@ fn train<T: Number>(arguments: &Arguments, run: Run, text: &Text, comm: Option<&
         say_carried(&before, &trainer.mesh().carried()?, arguments.steps);
     }
     let ranks = gather(comm, &spans)?;
+    let Memory { weights, gradients, moments } = trainer.memory();
     let Some(whole) = trainer.whole()? else { return Ok(()) };
+    let [weights, gradients, moments, sent] = [weights, gradients, moments, sent].map(|bytes| bytes / 1024);
+    println!(
+        "rank 0: {weights} KiB of weights, {gradients} KiB of gradients, {moments} KiB of moments; exchanges of {sent} KiB a step"
+    );
     let held_out = whole.held_out_loss(text)?;
     println!(
         "after {} steps: loss {:.3} nats a byte, {held_out:.3} on text that was held out",

@@ -17,8 +17,10 @@ pub enum Activity {
     Forward,
     /// The layers, last to first.
     Backward,
-    /// An all-reduce of a bucket, beside whatever else.
+    /// A bucket's gradients are summed over the ranks, beside whatever else.
     Sum,
+    /// A bucket's weights come from the ranks that have shares of them, beside whatever else.
+    Gather,
     /// Nothing, until the last sum is over.
     Wait,
     /// Norm, clipping and the change of the parameters.
@@ -26,8 +28,14 @@ pub enum Activity {
 }
 
 /// All activities, in the order of their numbers.
-pub const ACTIVITIES: [Activity; 5] =
-    [Activity::Forward, Activity::Backward, Activity::Sum, Activity::Wait, Activity::Optimizer];
+pub const ACTIVITIES: [Activity; 6] = [
+    Activity::Forward,
+    Activity::Backward,
+    Activity::Sum,
+    Activity::Gather,
+    Activity::Wait,
+    Activity::Optimizer,
+];
 
 /// An activity from one moment to another.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -45,6 +53,38 @@ impl Span {
     pub fn new(activity: Activity, step: Instant, begin: Instant, end: Instant) -> Self {
         let since = |moment: Instant| moment.duration_since(step).as_secs_f64();
         Span { activity, begin_s: since(begin), end_s: since(end) }
+    }
+}
+
+/// A call that was started.
+#[derive(Clone, Copy, Debug)]
+pub struct Flight {
+    begun: Instant,
+    /// When it was seen to be over.
+    over: Option<Instant>,
+}
+
+impl Flight {
+    /// One that is started now.
+    pub fn now() -> Self {
+        Flight { begun: Instant::now(), over: None }
+    }
+
+    /// Looks whether it is over.
+    pub fn look(&mut self, is_over: bool) {
+        if self.over.is_none() && is_over {
+            self.over = Some(Instant::now());
+        }
+    }
+
+    /// Whether it was seen to be over.
+    pub fn is_over(&self) -> bool {
+        self.over.is_some()
+    }
+
+    /// From its start, or that of the step, to when it was seen to be over.
+    pub fn span(&self, activity: Activity, step: Instant) -> Span {
+        Span::new(activity, step, self.begun, self.over.unwrap_or_else(Instant::now))
     }
 }
 

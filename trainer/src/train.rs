@@ -11,10 +11,12 @@ use crate::layers::ring::{Ring, positions};
 use crate::mesh::{Degrees, Mesh};
 use crate::model::{Activations, Cut, Model, Ranks, Shape, Workspace};
 use crate::number::Number;
-use crate::optimizer::{AdamW, Moments, Schedule, Share, clipping, square_norm};
-use crate::parallel::data::{Exchange, exchange, share};
+use crate::optimizer::{AdamW, Schedule, Share, clipping};
+use crate::parallel::data::{Exchange, share};
+use crate::parallel::replica::{Gathered, Memory, Replica};
 use crate::parallel::whole::gather;
-use crate::parameters::{Gradients, Local, Present, Unfinished, Values};
+use crate::parallel::zero::Zero;
+use crate::parameters::{Gradients, Present, Unfinished, Values, Weights};
 use crate::products::Products;
 use crate::ranks::Tensor;
 use crate::text::{Batch, Text};
@@ -29,6 +31,8 @@ pub struct Run {
     pub products: Products,
     /// How the ranks share the work.
     pub degrees: Degrees,
+    /// Of what the ranks that have the same parameters keep shares.
+    pub zero: Zero,
     /// Sequences of a step, over all ranks.
     pub batch: usize,
     /// Parts of a rank's sequences that go through the model one after the other.
@@ -139,9 +143,7 @@ pub struct Trainer<'a, T: Number> {
     text: &'a Text,
     mesh: Mesh<'a>,
     model: Model<T>,
-    weights: Values<T>,
-    gradients: Values<T>,
-    moments: Moments<T>,
+    replica: Replica<T>,
     /// This rank's sequences of each batch, and those that go through the model at once.
     share: std::ops::Range<usize>,
     at_once: usize,
@@ -169,11 +171,10 @@ impl<'a, T: Number> Trainer<'a, T> {
         let at_once = share.len() / run.micro_batches;
         let model = Model::cut(run.shape, run.bucket_bytes / size_of::<T>(), run.cut(rank))?;
         let model = model.with_products(run.products);
-        let layout = model.layout();
+        let Degrees { data, context, .. } = run.degrees;
+        let own = Share { rank: mesh.place().data * context + mesh.place().context, ranks: data * context };
         Ok(Trainer {
-            weights: Values::begin(layout, run.seed)?,
-            gradients: Values::zeros(layout)?,
-            moments: Moments::new(layout)?,
+            replica: Replica::new(model.layout(), run.seed, run.zero, own)?,
             activations: model.activations(0, at_once),
             workspace: model.workspace(at_once),
             run,
@@ -201,19 +202,23 @@ impl<'a, T: Number> Trainer<'a, T> {
         &self.model
     }
 
-    /// The parameters that this rank has.
-    pub fn weights(&self) -> &Values<T> {
-        &self.weights
+    /// All elements of the parameters that this rank computes with. All ranks call it.
+    ///
+    /// # Errors
+    /// [`Error::Memory`]; [`Error::Library`].
+    pub fn weights(&mut self) -> Result<Gathered<'_, T>> {
+        self.replica.weights(self.mesh.replicas(), self.model.layout())
     }
 
-    /// The parameters, to be changed before the first step. All ranks must change them alike.
-    pub fn weights_mut(&mut self) -> &mut Values<T> {
-        &mut self.weights
+    /// The parameters, to be changed before the first step, on all ranks alike, and the gradients of the last: summed over the
+    /// ranks, and not clipped. `None` where this rank has its share alone.
+    pub fn all_mut(&mut self) -> Option<(&mut Values<T>, &Values<T>)> {
+        self.replica.all_mut()
     }
 
-    /// The gradients of the last step: summed over the ranks, and not clipped.
-    pub fn gradients(&self) -> &Values<T> {
-        &self.gradients
+    /// What parameters, gradients and moments take of this rank's memory.
+    pub fn memory(&self) -> Memory {
+        self.replica.memory()
     }
 
     /// Takes the next step.
@@ -228,17 +233,11 @@ impl<'a, T: Number> Trainer<'a, T> {
         let data = whole.at(shape.sequence, &self.positions);
         let tokens = batch * shape.sequence;
 
-        self.gradients.buckets_mut().for_each(|bucket| bucket.fill(T::ZERO));
         let (own, exchange, mut computed) = self.exchange(&data, T::of(1.0 / tokens as f64), begun)?;
         let place = self.mesh.place();
-        let degrees = self.mesh.degrees();
-        let share = Share {
-            rank: place.data * degrees.context + place.context,
-            ranks: degrees.data * degrees.context,
-        };
         // The loss is the same on all ranks of a layer: the first says it.
         let own = if place.tensor == 0 { own } else { 0.0 };
-        let squares = square_norm(self.model.layout(), &self.gradients, share, place.tensor);
+        let squares = self.replica.square_norm(self.model.layout(), place.tensor);
         let mut totals = [own, squares];
         if let Some(world) = self.mesh.world() {
             world.all_reduce(&mut totals, ReduceOp::Sum)?;
@@ -252,8 +251,8 @@ impl<'a, T: Number> Trainer<'a, T> {
             }
         }
         let rate = schedule.at(number);
-        let values = (&mut self.weights, &self.gradients);
-        self.moments.step(&adamw, self.model.layout(), values, rate, clipping(norm, clip));
+        let (ranks, layout) = (self.mesh.replicas(), self.model.layout());
+        self.replica.update(ranks, layout, &adamw, (rate, clipping(norm, clip)))?;
         self.steps += 1;
         let end = Instant::now();
         computed.push(Span::new(Activity::Optimizer, begun, exchanged, end));
@@ -263,20 +262,17 @@ impl<'a, T: Number> Trainer<'a, T> {
     /// This rank's share of the loss and the gradients, summed over the ranks that have the same parameters, and when what was
     /// computed.
     fn exchange(&mut self, data: &Batch, factor: T, step: Instant) -> Result<(f64, Exchange, Vec<Span>)> {
-        let Trainer { model, weights, gradients, activations, workspace, mesh, at_once, .. } = self;
+        let Trainer { model, replica, activations, workspace, mesh, at_once, .. } = self;
         let joined = Cell::new(Duration::ZERO);
         let tensor = Tensor::new(mesh.tensor(), mesh.degrees().shares_tokens).timed(&joined);
         let ranks = Ranks { tensor, ring: Ring::new(mesh.context(), model.shape().sequence)? };
-        let layout = model.layout();
-        let mut computed = Vec::new();
-        let mut pass = |gradients: &mut dyn Gradients<T>| -> Result<f64> {
-            let mut loss = 0.0;
+        let (mut loss, mut computed) = (0.0, Vec::new());
+        let pass = |weights: &mut dyn Weights<T>, gradients: &mut dyn Gradients<T>| -> Result<()> {
             let tokens = *at_once * ranks.ring.positions().len();
             let mut parts = data.tokens.chunks(tokens).zip(data.targets.chunks(tokens)).peekable();
             while let Some((tokens, targets)) = parts.next() {
                 let begun = Instant::now();
-                let mut present = Present::new(layout, weights);
-                model.forward(0, (&mut present, &ranks), tokens, activations, workspace)?;
+                model.forward(0, (&mut *weights, &ranks), tokens, activations, workspace)?;
                 loss += model.loss(&ranks, targets, activations)?;
                 let forward = Instant::now();
                 let mut unfinished = Unfinished(gradients);
@@ -284,23 +280,13 @@ impl<'a, T: Number> Trainer<'a, T> {
                 let gradients =
                     if is_last { &mut *unfinished.0 } else { &mut unfinished as &mut dyn Gradients<T> };
                 let (given, rooms) = ((tokens, targets, factor), (&mut *activations, &mut *workspace));
-                model.backward(0, (&mut present, &ranks), given, rooms, gradients)?;
+                model.backward(0, (&mut *weights, &ranks), given, rooms, gradients)?;
                 computed.push(Span::new(Activity::Forward, step, begun, forward));
                 computed.push(Span::new(Activity::Backward, step, forward, Instant::now()));
             }
-            Ok(loss)
+            Ok(())
         };
-        let (loss, mut exchange) = match mesh.replicas() {
-            None => (pass(&mut Local::new(layout, gradients, tensor))?, Exchange::default()),
-            Some(comm) => {
-                let mut loss = 0.0;
-                let exchange = exchange((comm, tensor), layout, gradients, step, |sums| {
-                    loss = pass(sums)?;
-                    Ok(())
-                })?;
-                (loss, exchange)
-            }
-        };
+        let mut exchange = replica.exchange(mesh.replicas(), (model.layout(), tensor), step, pass)?;
         exchange.exposed += joined.get();
         Ok((loss, exchange, computed))
     }
@@ -309,10 +295,11 @@ impl<'a, T: Number> Trainer<'a, T> {
     ///
     /// # Errors
     /// [`Error::Memory`]; [`Error::Library`].
-    pub fn whole(&self) -> Result<Option<Whole<T>>> {
+    pub fn whole(&mut self) -> Result<Option<Whole<T>>> {
         let model = Model::new(self.run.shape, self.run.bucket_bytes / size_of::<T>())?;
         let model = model.with_products(self.run.products);
-        let weights = gather(&self.mesh, self.model.layout(), &self.weights, model.layout())?;
+        let own = self.replica.weights(self.mesh.replicas(), self.model.layout())?;
+        let weights = gather(&self.mesh, self.model.layout(), &own, model.layout())?;
         Ok(weights.map(|weights| Whole { model, weights }))
     }
 }

@@ -36,8 +36,9 @@ fn run(name: &str, arguments: &str) -> (Output, [String; 2]) {
 
 #[test]
 fn processes_report_what_one_rank_reports() {
-    let lines = [1, 2].map(|ranks| {
-        let (output, [picture, step]) = run(&format!("ranks{ranks}"), &format!("--ranks {ranks} --steps 20"));
+    let lines = [(1, 0), (2, 0), (2, 3)].map(|(ranks, zero)| {
+        let arguments = format!("--ranks {ranks} --zero {zero} --steps 20");
+        let (output, [picture, step]) = run(&format!("ranks{ranks}-zero{zero}"), &arguments);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
         assert!(picture.contains("<polyline") && picture.contains(&format!("{ranks} ranks")), "{picture}");
@@ -50,13 +51,18 @@ fn processes_report_what_one_rank_reports() {
         let (result, sample) = text[begin..].split_once("charts: ").expect("the charts");
         (result.to_owned(), sample.split_once("\n\n").expect("the sample").1.to_owned())
     });
-    assert_eq!(lines[0], lines[1]);
+    assert!(lines.iter().all(|line| *line == lines[0]), "{lines:?}");
     assert!(lines[0].1.starts_with("A rank ") && lines[0].1.len() >= 27, "{lines:?}");
 }
 
 #[test]
 fn a_rank_that_is_killed_is_named_and_the_others_end() {
-    let mut parent = trainer("--ranks 3 --steps 1000000000 --chart unused.svg")
+    (0..=3).step_by(3).for_each(check_killed);
+}
+
+/// Kills rank 1 of three that share what stage `zero` of ZeRO says.
+fn check_killed(zero: u32) {
+    let mut parent = trainer(&format!("--ranks 3 --zero {zero} --steps 1000000000 --chart unused.svg"))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

@@ -298,12 +298,12 @@ impl<T: Number> Model<T> {
             weights.leave(Unit::Block(layer))?;
         }
         if let (Some(ids), Some(kept)) = (stage.end, end) {
-            weights.enter(Unit::End, Pass::Forward)?;
+            self.enter_end(weights, Pass::Forward)?;
             let (norm, head) = self.last();
             norm.forward(weights.of(ids.norm), y, kept.normed.own_mut(), &mut kept.factors);
             kept.normed.gather(&ranks.tensor)?;
             head.forward(weights.of(ids.head), kept.normed.all(), &mut kept.logits, Into::Replace);
-            weights.leave(Unit::End)?;
+            self.leave_end(weights)?;
         }
         Ok(())
     }
@@ -335,9 +335,9 @@ impl<T: Number> Model<T> {
     ) -> Result<()> {
         let stage = &self.stages[stage];
         if let Some(ids) = stage.end {
-            weights.enter(Unit::End, Pass::Backward)?;
+            self.enter_end(weights, Pass::Backward)?;
             self.end_backward(ids, (&*weights, ranks), (targets, factor), (kept, room), gradients)?;
-            weights.leave(Unit::End)?;
+            self.leave_end(weights)?;
         }
         let Workspace { pending, room, .. } = room;
         for ((ids, layer), kept) in stage.blocks.iter().zip(stage.layers.clone()).zip(&kept.blocks).rev() {
@@ -354,6 +354,21 @@ impl<T: Number> Model<T> {
             gradients.finished(id)?;
         }
         Ok(())
+    }
+
+    /// Enters the end, and the embedding where it is the end's matrix.
+    fn enter_end(&self, weights: &mut dyn Weights<T>, pass: Pass) -> Result<()> {
+        if self.shape.tied {
+            weights.enter(Unit::Embedding, pass)?;
+        }
+        weights.enter(Unit::End, pass)
+    }
+
+    fn leave_end(&self, weights: &mut dyn Weights<T>) -> Result<()> {
+        if self.shape.tied {
+            weights.leave(Unit::Embedding)?;
+        }
+        weights.leave(Unit::End)
     }
 
     /// Backward of the last norm and the matrix to the logits; leaves the gradient of what came into them.
@@ -393,12 +408,15 @@ fn parameters(shape: &Shape, cut: &Cut, layers: &Range<usize>) -> Vec<Parameter>
             cut.tensors,
         )
     };
+    let of = |unit| move |parameter| Parameter { unit: Some(unit), ..parameter };
     let is_last = layers.end == shape.layers;
-    let mut parameters = Vec::new();
-    parameters.extend((is_last && !shape.tied).then(|| matrix("head")));
-    parameters.extend(is_last.then(|| block::norm("norm".into(), shape, cut)));
-    parameters.extend(layers.clone().rev().flat_map(|layer| block::parameters(shape, cut, layer)));
-    parameters.extend((layers.start == 0).then(|| matrix("embedding")));
+    let head = (is_last && !shape.tied).then(|| matrix("head"));
+    let norm = is_last.then(|| block::norm("norm".into(), shape, cut));
+    let mut parameters: Vec<Parameter> = head.into_iter().chain(norm).map(of(Unit::End)).collect();
+    for layer in layers.clone().rev() {
+        parameters.extend(block::parameters(shape, cut, layer).map(of(Unit::Block(layer))));
+    }
+    parameters.extend((layers.start == 0).then(|| of(Unit::Embedding)(matrix("embedding"))));
     parameters
 }
 
