@@ -7,13 +7,14 @@ use consort::{Communicator, ReduceOp};
 
 use crate::error::{Error, Result};
 use crate::mesh::{Degrees, Mesh};
-use crate::model::{Activations, Cut, Model, Shape, Workspace};
+use crate::model::{Cut, Model, Shape};
 use crate::number::Number;
 use crate::optimizer::{AdamW, Moments, Schedule, Share, clipping, square_norm};
 use crate::parallel::data::{Exchange, exchange, share};
+use crate::parallel::pipeline::{Order, Passage, Pipeline, Plan, Through};
 use crate::parallel::tensor::Tensor;
 use crate::parallel::whole::gather;
-use crate::parameters::{Gradients, Local, Present, Unfinished, Values};
+use crate::parameters::{Local, Present, Values};
 use crate::text::{Batch, Text};
 use crate::timeline::{Activity, Span};
 
@@ -28,6 +29,8 @@ pub struct Run {
     pub batch: usize,
     /// Parts of a rank's sequences that go through the model one after the other.
     pub micro_batches: usize,
+    /// In which order these go through the stages of a pipeline.
+    pub order: Order,
     /// Bytes at which a bucket of gradients is closed.
     pub bucket_bytes: usize,
     /// How parameters change.
@@ -48,6 +51,15 @@ impl Run {
     pub fn check(&self, ranks: u32) -> Result<()> {
         let Degrees { data, tensor, shares_tokens, .. } = self.degrees;
         self.degrees.check(ranks)?;
+        let plan = self.plan();
+        plan.check()?;
+        let (stages, layers) = (plan.stages(), self.shape.layers);
+        if stages > layers {
+            return Err(Error::configuration(
+                format!("a pipeline of {stages} stages has more than the {layers} blocks of the model"),
+                "give a model of more --layers, or a shorter --pp, or fewer --chunks",
+            ));
+        }
         self.cut(0).check(&self.shape)?;
         let (batch, parts) = (self.batch, self.micro_batches);
         let fault = if batch < data {
@@ -74,14 +86,22 @@ impl Run {
 
     /// What of the model the rank with this number has.
     fn cut(&self, rank: u32) -> Cut {
-        let (degrees, place) = (self.degrees, self.degrees.place(rank));
+        let (degrees, place, plan) = (self.degrees, self.degrees.place(rank), self.plan());
+        let (all, layers) = (plan.stages(), self.shape.layers);
+        let own = (place.pipeline..all).step_by(degrees.pipeline);
+        let stages = own.map(|stage| layers * stage / all..layers * (stage + 1) / all).collect();
         Cut {
             tensor: place.tensor,
             tensors: degrees.tensor,
             shares_tokens: degrees.shares_tokens && degrees.tensor > 1,
             replicas: degrees.data * degrees.context,
-            ..Cut::whole(&self.shape)
+            stages,
         }
+    }
+
+    /// How the micro-batches go through the pipeline.
+    fn plan(&self) -> Plan {
+        Plan { order: self.order, ranks: self.degrees.pipeline, micro_batches: self.micro_batches }
     }
 }
 
@@ -115,7 +135,11 @@ pub struct Step {
     pub elapsed: Duration,
     /// How the gradients were exchanged.
     pub exchange: Exchange,
-    /// What this rank computed when.
+    /// The time that this rank waited for other stages: for rows of its neighbours, and at the end.
+    pub idle: Duration,
+    /// The bytes of rows that it sent to its neighbours.
+    pub sent_bytes: usize,
+    /// What this rank computed when, and when it was idle.
     pub computed: Vec<Span>,
 }
 
@@ -135,11 +159,9 @@ pub struct Trainer<'a, T: Number> {
     weights: Values<T>,
     gradients: Values<T>,
     moments: Moments<T>,
-    /// This rank's sequences of each batch, and those that go through the model at once.
+    /// This rank's sequences of each batch.
     share: std::ops::Range<usize>,
-    at_once: usize,
-    activations: Activations<T>,
-    workspace: Workspace<T>,
+    pipeline: Pipeline<T>,
     steps: usize,
 }
 
@@ -164,14 +186,12 @@ impl<'a, T: Number> Trainer<'a, T> {
             weights: Values::begin(layout, run.seed)?,
             gradients: Values::zeros(layout)?,
             moments: Moments::new(layout)?,
-            activations: model.activations(0, at_once),
-            workspace: model.workspace(at_once),
+            pipeline: Pipeline::new(&model, run.plan(), mesh.place().pipeline, at_once),
             run,
             text,
             mesh,
             model,
             share,
-            at_once,
             steps: 0,
         })
     }
@@ -208,21 +228,28 @@ impl<'a, T: Number> Trainer<'a, T> {
         let tokens = batch * shape.sequence;
 
         self.gradients.buckets_mut().for_each(|bucket| bucket.fill(T::ZERO));
-        let (own, exchange, mut computed) = self.exchange(&data, T::of(1.0 / tokens as f64), begun)?;
+        let (passage, exchange) = self.exchange(&data, T::of(1.0 / tokens as f64), begun)?;
         let place = self.mesh.place();
         let degrees = self.mesh.degrees();
         let share = Share {
             rank: place.data * degrees.context + place.context,
             ranks: degrees.data * degrees.context,
         };
+        let Passage { loss: own, mut idle, sent_bytes, spans: mut computed } = passage;
         // The loss is the same on all ranks of a layer: the first says it.
         let own = if place.tensor == 0 { own } else { 0.0 };
         let squares = square_norm(self.model.layout(), &self.gradients, share, place.tensor);
         let mut totals = [own, squares];
+        let summed = Instant::now();
         if let Some(world) = self.mesh.world() {
             world.all_reduce(&mut totals, ReduceOp::Sum)?;
         }
         let exchanged = Instant::now();
+        if self.mesh.pipeline().is_some() {
+            // Here a rank waits for the stages that are the last to end.
+            idle += exchanged - summed;
+            computed.push(Span::new(Activity::Idle, begun, summed, exchanged));
+        }
         let (loss, norm) = (totals[0] / tokens as f64, totals[1].sqrt());
         // Both are the same bits on all ranks, so all ranks end here or none does.
         for (quantity, value) in [("the loss", loss), ("the gradient's norm", norm)] {
@@ -236,49 +263,30 @@ impl<'a, T: Number> Trainer<'a, T> {
         self.steps += 1;
         let end = Instant::now();
         computed.push(Span::new(Activity::Optimizer, begun, exchanged, end));
-        Ok(Step { loss, norm, rate, tokens, elapsed: end - begun, exchange, computed })
+        Ok(Step { loss, norm, rate, tokens, elapsed: end - begun, exchange, idle, sent_bytes, computed })
     }
 
-    /// This rank's share of the loss and the gradients, summed over the ranks that have the same parameters, and when what was
-    /// computed.
-    fn exchange(&mut self, data: &Batch, factor: T, step: Instant) -> Result<(f64, Exchange, Vec<Span>)> {
-        let Trainer { model, weights, gradients, activations, workspace, mesh, at_once, .. } = self;
+    /// This rank's way through its stages, and its gradients summed over the ranks that have the same parameters.
+    fn exchange(&mut self, data: &Batch, factor: T, step: Instant) -> Result<(Passage, Exchange)> {
+        let Trainer { model, weights, gradients, pipeline, mesh, .. } = self;
         let ranks = Tensor::new(mesh.tensor(), mesh.degrees().shares_tokens);
         let layout = model.layout();
-        let mut computed = Vec::new();
-        let mut pass = |gradients: &mut dyn Gradients<T>| -> Result<f64> {
-            let mut loss = 0.0;
-            let tokens = *at_once * model.shape().sequence;
-            let mut parts = data.tokens.chunks(tokens).zip(data.targets.chunks(tokens)).peekable();
-            while let Some((tokens, targets)) = parts.next() {
-                let begun = Instant::now();
-                let mut present = Present::new(layout, weights);
-                model.forward(0, (&mut present, &ranks), tokens, activations, workspace)?;
-                loss += model.loss(&ranks, targets, activations)?;
-                let forward = Instant::now();
-                let mut unfinished = Unfinished(gradients);
-                let is_last = parts.peek().is_none();
-                let gradients =
-                    if is_last { &mut *unfinished.0 } else { &mut unfinished as &mut dyn Gradients<T> };
-                let (given, rooms) = ((tokens, targets, factor), (&mut *activations, &mut *workspace));
-                model.backward(0, (&mut present, &ranks), given, rooms, gradients)?;
-                computed.push(Span::new(Activity::Forward, step, begun, forward));
-                computed.push(Span::new(Activity::Backward, step, forward, Instant::now()));
-            }
-            Ok(loss)
+        let neighbours = mesh.pipeline();
+        let mut present = Present::new(layout, weights);
+        let weights = &mut present;
+        let through = Through { model, weights, ranks, neighbours, data, factor, begun: step };
+        let Some(comm) = mesh.replicas() else {
+            return Ok((
+                pipeline.run(through, &mut Local::new(layout, gradients, ranks))?,
+                Exchange::default(),
+            ));
         };
-        let (loss, exchange) = match mesh.replicas() {
-            None => (pass(&mut Local::new(layout, gradients, ranks))?, Exchange::default()),
-            Some(comm) => {
-                let mut loss = 0.0;
-                let exchange = exchange((comm, ranks), layout, gradients, step, |sums| {
-                    loss = pass(sums)?;
-                    Ok(())
-                })?;
-                (loss, exchange)
-            }
-        };
-        Ok((loss, exchange, computed))
+        let mut passage = None;
+        let exchange = exchange((comm, ranks), layout, gradients, step, |gradients| {
+            passage = Some(pipeline.run(through, gradients)?);
+            Ok(())
+        })?;
+        Ok((passage.expect("it was run"), exchange))
     }
 
     /// The whole model with all of its parameters, on rank 0. All ranks call it.

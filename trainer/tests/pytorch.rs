@@ -4,6 +4,7 @@ use consort_trainer::mesh::Degrees;
 use consort_trainer::model::Shape;
 use consort_trainer::number::Number;
 use consort_trainer::optimizer::{AdamW, Schedule};
+use consort_trainer::parallel::pipeline::Order;
 use consort_trainer::parameters::{Layout, ParameterId, Values};
 use consort_trainer::text::Text;
 use consort_trainer::train::{Run, Trainer};
@@ -38,6 +39,7 @@ fn run(fixture: &Value, tied: bool) -> Run {
         shape,
         degrees: Degrees::default(),
         micro_batches: 1,
+        order: Order::default(),
         batch: count("batch"),
         bucket_bytes: 4 << 10,
         adamw: AdamW { beta1, beta2, epsilon: real("epsilon"), weight_decay: real("weight_decay") },
