@@ -274,7 +274,8 @@ impl<'a, T: Number> Trainer<'a, T> {
         let neighbours = mesh.pipeline();
         let mut present = Present::new(layout, weights);
         let weights = &mut present;
-        let through = Through { model, weights, ranks, neighbours, data, factor, begun: step };
+        let tokens = [&data.tokens[..], &data.targets[..]];
+        let through = Through { model, weights, ranks, neighbours, tokens, factor, begun: step };
         let Some(comm) = mesh.replicas() else {
             return Ok((
                 pipeline.run(through, &mut Local::new(layout, gradients, ranks))?,

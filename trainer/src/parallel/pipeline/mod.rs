@@ -19,7 +19,6 @@ use crate::model::{Activations, Model, Workspace};
 use crate::number::Number;
 use crate::parallel::tensor::Tensor;
 use crate::parameters::{Gradients, Pass, Unfinished, Weights};
-use crate::text::Batch;
 use crate::timeline::{Activity, Span};
 
 /// A step's way through a rank's stages.
@@ -58,8 +57,8 @@ pub struct Through<'a, T: Number> {
     pub ranks: Tensor<'a>,
     /// The ranks of the pipeline.
     pub neighbours: Option<&'a Communicator>,
-    /// The sequences.
-    pub data: &'a Batch,
+    /// The tokens of all micro-batches, and the targets of each.
+    pub tokens: [&'a [u32]; 2],
     /// What the losses are multiplied by.
     pub factor: T,
     /// When the step began.
@@ -156,16 +155,16 @@ impl<T: Number> Pipeline<T> {
     }
 
     /// The stage's number on this rank, the room of what it keeps, and the micro-batch's tokens and targets.
-    fn place<'a>(&self, action: Action, data: &'a Batch) -> (usize, usize, [&'a [u32]; 2]) {
+    fn place<'a>(&self, action: Action, tokens: [&'a [u32]; 2]) -> (usize, usize, [&'a [u32]; 2]) {
         let chunk = action.stage / self.plan.ranks;
         let slot = self.slots[chunk * self.plan.micro_batches + action.micro];
-        let tokens = action.micro * self.tokens..(action.micro + 1) * self.tokens;
-        (chunk, slot, [&data.tokens[tokens.clone()], &data.targets[tokens]])
+        let own = action.micro * self.tokens..(action.micro + 1) * self.tokens;
+        (chunk, slot, tokens.map(|tokens| &tokens[own.clone()]))
     }
 
     /// Returns the sum of the losses where the stage is the last.
     fn forward(&mut self, action: Action, through: &mut Through<'_, T>) -> Result<f64> {
-        let (chunk, slot, [tokens, targets]) = self.place(action, through.data);
+        let (chunk, slot, [tokens, targets]) = self.place(action, through.tokens);
         let Pipeline { rooms, workspace, hops, plan, .. } = self;
         let (model, ranks, kept) = (through.model, &through.ranks, &mut rooms[slot]);
         if plan.source(action).is_some() {
@@ -183,7 +182,7 @@ impl<T: Number> Pipeline<T> {
         through: &mut Through<'_, T>,
         gradients: &mut dyn Gradients<T>,
     ) -> Result<()> {
-        let (chunk, slot, [tokens, targets]) = self.place(action, through.data);
+        let (chunk, slot, [tokens, targets]) = self.place(action, through.tokens);
         let Pipeline { rooms, workspace, hops, plan, .. } = self;
         if plan.source(action).is_some() {
             hops.receive(action, workspace.gradient_mut());

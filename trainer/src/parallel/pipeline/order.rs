@@ -218,7 +218,7 @@ type Key = (usize, bool, usize);
 
 /// What each rank does, its messages among what it computes.
 ///
-/// One order of all actions and messages is made, of which each rank does its part: an action stands at its begin in [`timed`], a
+/// All actions and messages are put in one order, and each rank does its part of it: an action stands at its begin in [`timed`], a
 /// message at the end of what makes its rows, before actions that begin then. So whatever is the first in that order that
 /// is not over can go on, on both of its ranks, also where a message ends on both sides at once: no rank waits for ever.
 ///
