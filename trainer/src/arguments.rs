@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::mesh::Degrees;
 use crate::model::Shape;
 use crate::optimizer::{AdamW, Schedule};
+use crate::parallel::pipeline::Order;
 use crate::parallel::zero::Zero;
 use crate::products::Products;
 use crate::text::VOCABULARY;
@@ -26,10 +27,22 @@ pub enum Precision {
     F64,
 }
 
+/// The orders in which a pipeline works.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Pipelining {
+    /// All micro-batches forward, then all backward: the activations of all are kept.
+    Gpipe,
+    /// One forward and one backward in turn: of as many as there are stages behind, activations are kept.
+    #[value(name = "1f1b")]
+    OneForwardOneBackward,
+    /// The same with several stages on each rank: a shorter bubble, and more messages.
+    Interleaved,
+}
+
 /// Trains a small language model on a text, byte by byte, on one rank or several.
 ///
 /// Without --text it trains on a text of its own. It prints the loss, draws it as SVG, and writes a sample. Ranks share the
-/// sequences of each step (--dp), each matrix (--tp), each sequence (--cp), or several of them; those of --dp and --cp may share moments, gradients and
+/// sequences of each step (--dp), each matrix (--tp), each sequence (--cp), the blocks (--pp), or several of them; those of --dp and --cp may share moments, gradients and
 /// weights, too (--zero). Under torchrun, Open MPI, MPICH or Slurm it is one rank of their job.
 #[derive(Parser, Clone, Debug)]
 #[command(name = "consort-trainer", version, args_override_self = true, max_term_width = 110)]
@@ -74,7 +87,19 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub cp: u32,
 
-    /// Equal parts of a rank's sequences that go through the model one after the other
+    /// Ranks that have some of the blocks each (pipeline parallel)
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub pp: u32,
+
+    /// In which order micro-batches go through a pipeline
+    #[arg(long, value_enum, default_value = "1f1b")]
+    pub schedule: Pipelining,
+
+    /// Stages of each rank of a pipeline, with --schedule interleaved [default: 2]
+    #[arg(long, value_name = "N")]
+    pub chunks: Option<usize>,
+
+    /// Equal parts of a rank's sequences that go through the model, or its pipeline, one after the other
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub micro_batches: usize,
 
@@ -166,9 +191,26 @@ pub struct Arguments {
 impl Arguments {
     /// The mesh that they ask for, of `ranks` ranks.
     fn degrees(&self, ranks: u32) -> Degrees {
-        let (tensor, context) = (self.tp as usize, self.cp as usize);
-        let data = self.dp.map_or((ranks as usize / (tensor * context)).max(1), |data| data as usize);
-        Degrees { data, context, tensor, shares_tokens: self.sp, ..Degrees::default() }
+        let (pipeline, context, tensor) = (self.pp as usize, self.cp as usize, self.tp as usize);
+        let data =
+            self.dp.map_or((ranks as usize / (pipeline * context * tensor)).max(1), |data| data as usize);
+        Degrees { pipeline, data, context, tensor, shares_tokens: self.sp }
+    }
+
+    /// The order of the pipeline that they ask for.
+    fn order(&self) -> Result<Order> {
+        let order = match (self.schedule, self.chunks) {
+            (Pipelining::Interleaved, chunks) => Order::Interleaved { chunks: chunks.unwrap_or(2) },
+            (_, Some(chunks)) if chunks != 1 => {
+                return Err(Error::configuration(
+                    format!("--chunks is {chunks}, and only interleaved ranks have other than one stage"),
+                    "give --schedule interleaved, or leave --chunks out",
+                ));
+            }
+            (Pipelining::Gpipe, _) => Order::GPipe,
+            (Pipelining::OneForwardOneBackward, _) => Order::OneForwardOneBackward,
+        };
+        Ok(order)
     }
 
     /// The run that they ask for, of `ranks` ranks.
@@ -215,6 +257,7 @@ impl Arguments {
             zero: self.zero,
             batch: self.batch,
             micro_batches: self.micro_batches,
+            order: self.order()?,
             bucket_bytes: self.bucket_kib << 10,
             adamw: AdamW { weight_decay: self.weight_decay, ..AdamW::default() },
             schedule: Schedule {
@@ -263,10 +306,27 @@ mod tests {
             "--tp 4 --kv-heads 2",
             "--tp 4 --sp --sequence 30",
             "--cp 2 --sequence 30",
+            "--pp 3",
+            "--pp 4 --layers 3",
+            "--pp 2 --tied",
+            "--pp 2 --chunks 2",
+            "--pp 2 --schedule gpipe --chunks 2",
+            "--pp 2 --schedule interleaved",
+            "--pp 2 --schedule interleaved --micro-batches 2 --chunks 3",
+            "--pp 2 --schedule interleaved --micro-batches 2 --chunks 0",
+            "--schedule interleaved",
         ] {
             let line = format!("trainer {}", line.replace(" -1", "=-1"));
             assert!(matches!(run(&line), Err(Error::Configuration { .. })), "{line}");
         }
         assert!(Arguments::try_parse_from(["trainer", "--tp", "0"]).is_err());
+        assert!(Arguments::try_parse_from(["trainer", "--pp", "0"]).is_err());
+    }
+
+    #[test]
+    fn a_pipeline_leaves_the_other_ranks_to_the_sequences() {
+        let run = run("trainer --pp 2 --schedule interleaved --micro-batches 4").unwrap();
+        assert_eq!(run.degrees, Degrees { pipeline: 2, data: 2, ..Degrees::default() });
+        assert_eq!(run.order, Order::Interleaved { chunks: 2 });
     }
 }

@@ -61,7 +61,8 @@ fn look(activity: Activity) -> (RGBColor, &'static str) {
         Activity::Backward => (RGBColor(40, 80, 160), "backward"),
         Activity::Sum => (RGBColor(230, 150, 60), "sums of gradients"),
         Activity::Gather => (RGBColor(240, 200, 120), "gathers of weights"),
-        Activity::Wait => (RGBColor(190, 60, 30), "waiting"),
+        Activity::Wait => (RGBColor(190, 60, 30), "waiting for sums"),
+        Activity::Idle => (RGBColor(215, 215, 215), "idle"),
         Activity::Optimizer => (RGBColor(90, 160, 90), "optimizer"),
     }
 }

@@ -8,6 +8,7 @@ use crate::arguments::{Arguments, Precision};
 use crate::chart::{Losses, draw, draw_step};
 use crate::error::{Error, Result};
 use crate::launch;
+use crate::model::Model;
 use crate::number::Number;
 use crate::parallel::replica::Memory;
 use crate::progress::Progress;
@@ -76,10 +77,11 @@ fn say_carried(before: &[(&str, u64)], after: &[(&str, u64)], steps: usize) {
 fn train<T: Number>(arguments: &Arguments, run: Run, text: &Text, comm: Option<&Communicator>) -> Result<()> {
     let is_first = comm.is_none_or(|comm| comm.rank() == 0);
     let mut trainer = Trainer::<T>::new(run, text, comm)?;
-    let parameters = trainer.model().layout().elements();
+    let parameters = Model::<T>::new(run.shape, run.bucket_bytes)?.layout().elements();
     if is_first {
         println!(
-            "{parameters} parameters in {} buckets, {} tokens of text, {} a step, {} ranks",
+            "{parameters} parameters, on rank 0 {} in {} buckets, {} tokens of text, {} a step, {} ranks",
+            trainer.model().layout().elements(),
             trainer.model().layout().buckets(),
             text.training_tokens(),
             run.batch * run.shape.sequence,
@@ -89,7 +91,7 @@ fn train<T: Number>(arguments: &Arguments, run: Run, text: &Text, comm: Option<&
     let mut progress = Progress::new(arguments.steps, is_first);
     let before = trainer.mesh().carried()?;
     let mut losses = Vec::new();
-    let (mut spans, mut sent) = (Vec::new(), 0);
+    let (mut spans, mut sent, mut sent_bytes) = (Vec::new(), 0, 0);
     for number in 1..=arguments.steps {
         if let Some(comm) = comm.filter(|_| number == arguments.steps) {
             // The last step is drawn: ranks begin it together.
@@ -97,7 +99,7 @@ fn train<T: Number>(arguments: &Arguments, run: Run, text: &Text, comm: Option<&
         }
         let step = trainer.step()?;
         losses.push(step.loss);
-        (spans, sent) = (step.spans(), step.exchange.sent);
+        (spans, sent, sent_bytes) = (step.spans(), step.exchange.sent, step.sent_bytes);
         let line = progress.step(&step);
         if let Some(line) = line.filter(|_| is_first) {
             println!("{line}");
@@ -120,6 +122,9 @@ fn train<T: Number>(arguments: &Arguments, run: Run, text: &Text, comm: Option<&
         arguments.steps,
         progress.loss()
     );
+    if run.degrees.pipeline > 1 {
+        println!("rank 0 sent {sent_bytes} bytes a step to its neighbours in the pipeline");
+    }
     let title = format!("{parameters} parameters, {} ranks", comm.map_or(1, Communicator::size));
     draw(&arguments.chart, &Losses { steps: &losses, held_out, title: &title })?;
     draw_step(&arguments.timeline, &ranks)?;

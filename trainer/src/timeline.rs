@@ -2,7 +2,7 @@
 //!
 //! Invariant: times count from the beginning of the rank's own step. Ranks that have just left a barrier begin it together, within
 //! what a message takes. A sum counts as running until it was seen to be over, which is looked at whenever a gradient is
-//! finished and when the rank waits.
+//! finished and when the rank waits. Ranks of a pipeline have different numbers of spans.
 
 use std::time::Instant;
 
@@ -23,17 +23,20 @@ pub enum Activity {
     Gather,
     /// Nothing, until the last sum is over.
     Wait,
+    /// Nothing, until another stage of the pipeline has come as far.
+    Idle,
     /// Norm, clipping and the change of the parameters.
     Optimizer,
 }
 
 /// All activities, in the order of their numbers.
-pub const ACTIVITIES: [Activity; 6] = [
+pub const ACTIVITIES: [Activity; 7] = [
     Activity::Forward,
     Activity::Backward,
     Activity::Sum,
     Activity::Gather,
     Activity::Wait,
+    Activity::Idle,
     Activity::Optimizer,
 ];
 
@@ -88,21 +91,30 @@ impl Flight {
     }
 }
 
-/// The spans of all ranks, by rank. Every rank calls it, with the same number of spans.
+/// The spans of all ranks, by rank. Every rank calls it, each with as many spans as it has.
 ///
 /// # Errors
-/// What the all-gather ends with.
+/// What an all-gather ends with.
 pub fn gather(comm: Option<&Communicator>, spans: &[Span]) -> Result<Vec<Vec<Span>>> {
     let Some(comm) = comm else { return Ok(vec![spans.to_vec()]) };
     let number = |activity| ACTIVITIES.iter().position(|other| *other == activity).unwrap_or_default() as f64;
     let own: Vec<f64> =
         spans.iter().flat_map(|span| [number(span.activity), span.begin_s, span.end_s]).collect();
-    let mut all = vec![0.0; own.len() * comm.size() as usize];
-    comm.all_gather(&own, &mut all)?;
+    let mut counts = vec![0; comm.size() as usize];
+    comm.all_gather(&[own.len() as u64], &mut counts)?;
+    let counts: Vec<usize> = counts.into_iter().map(|count| count as usize).collect();
+    let mut all = vec![0.0; counts.iter().sum()];
+    comm.all_gather_v(&own, &mut all, &counts[..])?;
     let span = |[activity, begin_s, end_s]: &[f64; 3]| Span {
         activity: ACTIVITIES[*activity as usize],
         begin_s: *begin_s,
         end_s: *end_s,
     };
-    Ok(all.chunks_exact(own.len()).map(|rank| rank.as_chunks::<3>().0.iter().map(span).collect()).collect())
+    let mut rest = &all[..];
+    let rank = |count| {
+        let (rank, behind) = rest.split_at(count);
+        rest = behind;
+        rank.as_chunks::<3>().0.iter().map(span).collect()
+    };
+    Ok(counts.into_iter().map(rank).collect())
 }

@@ -9,14 +9,15 @@ use consort::{Communicator, ReduceOp};
 use crate::error::{Error, Result};
 use crate::layers::ring::{Ring, positions};
 use crate::mesh::{Degrees, Mesh};
-use crate::model::{Activations, Cut, Model, Ranks, Shape, Workspace};
+use crate::model::{Cut, Model, Ranks, Shape};
 use crate::number::Number;
 use crate::optimizer::{AdamW, Schedule, Share, clipping};
 use crate::parallel::data::{Exchange, share};
+use crate::parallel::pipeline::{Order, Passage, Pipeline, Plan, Through};
 use crate::parallel::replica::{Gathered, Memory, Replica};
 use crate::parallel::whole::gather;
 use crate::parallel::zero::Zero;
-use crate::parameters::{Gradients, Present, Unfinished, Values, Weights};
+use crate::parameters::{Gradients, Present, Values, Weights};
 use crate::products::Products;
 use crate::ranks::Tensor;
 use crate::text::{Batch, Text};
@@ -37,6 +38,8 @@ pub struct Run {
     pub batch: usize,
     /// Parts of a rank's sequences that go through the model one after the other.
     pub micro_batches: usize,
+    /// In which order these go through the stages of a pipeline.
+    pub order: Order,
     /// Bytes at which a bucket of gradients is closed.
     pub bucket_bytes: usize,
     /// How parameters change.
@@ -57,6 +60,15 @@ impl Run {
     pub fn check(&self, ranks: u32) -> Result<()> {
         let Degrees { data, context, tensor, shares_tokens, .. } = self.degrees;
         self.degrees.check(ranks)?;
+        let plan = self.plan();
+        plan.check()?;
+        let (stages, layers) = (plan.stages(), self.shape.layers);
+        if stages > layers {
+            return Err(Error::configuration(
+                format!("a pipeline of {stages} stages has more than the {layers} blocks of the model"),
+                "give a model of more --layers, or a shorter --pp, or fewer --chunks",
+            ));
+        }
         self.cut(0).check(&self.shape)?;
         positions(self.shape.sequence, 0, context as u32)?;
         let (batch, parts) = (self.batch, self.micro_batches);
@@ -84,15 +96,23 @@ impl Run {
 
     /// What of the model the rank with this number has.
     fn cut(&self, rank: u32) -> Cut {
-        let (degrees, place) = (self.degrees, self.degrees.place(rank));
+        let (degrees, place, plan) = (self.degrees, self.degrees.place(rank), self.plan());
+        let (all, layers) = (plan.stages(), self.shape.layers);
+        let own = (place.pipeline..all).step_by(degrees.pipeline);
+        let stages = own.map(|stage| layers * stage / all..layers * (stage + 1) / all).collect();
         Cut {
             tensor: place.tensor,
             tensors: degrees.tensor,
             shares_tokens: degrees.shares_tokens && degrees.tensor > 1,
             contexts: degrees.context,
             replicas: degrees.data * degrees.context,
-            ..Cut::whole(&self.shape)
+            stages,
         }
+    }
+
+    /// How the micro-batches go through the pipeline.
+    fn plan(&self) -> Plan {
+        Plan { order: self.order, ranks: self.degrees.pipeline, micro_batches: self.micro_batches }
     }
 }
 
@@ -126,7 +146,11 @@ pub struct Step {
     pub elapsed: Duration,
     /// How the gradients were exchanged.
     pub exchange: Exchange,
-    /// What this rank computed when.
+    /// The time that this rank waited for other stages: for rows of its neighbours, and at the end.
+    pub idle: Duration,
+    /// The bytes of rows that it sent to its neighbours.
+    pub sent_bytes: usize,
+    /// What this rank computed when, and when it was idle.
     pub computed: Vec<Span>,
 }
 
@@ -144,13 +168,11 @@ pub struct Trainer<'a, T: Number> {
     mesh: Mesh<'a>,
     model: Model<T>,
     replica: Replica<T>,
-    /// This rank's sequences of each batch, and those that go through the model at once.
+    /// This rank's sequences of each batch.
     share: std::ops::Range<usize>,
-    at_once: usize,
     /// Its tokens of each sequence.
     positions: Vec<usize>,
-    activations: Activations<T>,
-    workspace: Workspace<T>,
+    pipeline: Pipeline<T>,
     steps: usize,
 }
 
@@ -175,13 +197,11 @@ impl<'a, T: Number> Trainer<'a, T> {
         let own = Share { rank: mesh.place().data * context + mesh.place().context, ranks: data * context };
         Ok(Trainer {
             replica: Replica::new(model.layout(), run.seed, run.zero, own)?,
-            activations: model.activations(0, at_once),
-            workspace: model.workspace(at_once),
+            pipeline: Pipeline::new(&model, run.plan(), mesh.place().pipeline, at_once),
             run,
             text,
             model,
             share,
-            at_once,
             positions: positions(
                 run.shape.sequence,
                 mesh.place().context as u32,
@@ -233,16 +253,23 @@ impl<'a, T: Number> Trainer<'a, T> {
         let data = whole.at(shape.sequence, &self.positions);
         let tokens = batch * shape.sequence;
 
-        let (own, exchange, mut computed) = self.exchange(&data, T::of(1.0 / tokens as f64), begun)?;
+        let (passage, exchange) = self.exchange(&data, T::of(1.0 / tokens as f64), begun)?;
         let place = self.mesh.place();
+        let Passage { loss: own, mut idle, sent_bytes, spans: mut computed } = passage;
         // The loss is the same on all ranks of a layer: the first says it.
         let own = if place.tensor == 0 { own } else { 0.0 };
         let squares = self.replica.square_norm(self.model.layout(), place.tensor);
         let mut totals = [own, squares];
+        let summed = Instant::now();
         if let Some(world) = self.mesh.world() {
             world.all_reduce(&mut totals, ReduceOp::Sum)?;
         }
         let exchanged = Instant::now();
+        if self.mesh.pipeline().is_some() {
+            // Here a rank waits for the stages that are the last to end.
+            idle += exchanged - summed;
+            computed.push(Span::new(Activity::Idle, begun, summed, exchanged));
+        }
         let (loss, norm) = (totals[0] / tokens as f64, totals[1].sqrt());
         // Both are the same bits on all ranks, so all ranks end here or none does.
         for (quantity, value) in [("the loss", loss), ("the gradient's norm", norm)] {
@@ -256,39 +283,30 @@ impl<'a, T: Number> Trainer<'a, T> {
         self.steps += 1;
         let end = Instant::now();
         computed.push(Span::new(Activity::Optimizer, begun, exchanged, end));
-        Ok(Step { loss, norm, rate, tokens, elapsed: end - begun, exchange, computed })
+        Ok(Step { loss, norm, rate, tokens, elapsed: end - begun, exchange, idle, sent_bytes, computed })
     }
 
-    /// This rank's share of the loss and the gradients, summed over the ranks that have the same parameters, and when what was
-    /// computed.
-    fn exchange(&mut self, data: &Batch, factor: T, step: Instant) -> Result<(f64, Exchange, Vec<Span>)> {
-        let Trainer { model, replica, activations, workspace, mesh, at_once, .. } = self;
+    /// This rank's way through its stages, and its gradients summed over the ranks that have the same parameters.
+    fn exchange(&mut self, data: &Batch, factor: T, step: Instant) -> Result<(Passage, Exchange)> {
+        let Trainer { model, replica, pipeline, mesh, .. } = self;
         let joined = Cell::new(Duration::ZERO);
         let tensor = Tensor::new(mesh.tensor(), mesh.degrees().shares_tokens).timed(&joined);
         let ranks = Ranks { tensor, ring: Ring::new(mesh.context(), model.shape().sequence)? };
-        let (mut loss, mut computed) = (0.0, Vec::new());
-        let pass = |weights: &mut dyn Weights<T>, gradients: &mut dyn Gradients<T>| -> Result<()> {
-            let tokens = *at_once * ranks.ring.positions().len();
-            let mut parts = data.tokens.chunks(tokens).zip(data.targets.chunks(tokens)).peekable();
-            while let Some((tokens, targets)) = parts.next() {
-                let begun = Instant::now();
-                model.forward(0, (&mut *weights, &ranks), tokens, activations, workspace)?;
-                loss += model.loss(&ranks, targets, activations)?;
-                let forward = Instant::now();
-                let mut unfinished = Unfinished(gradients);
-                let is_last = parts.peek().is_none();
-                let gradients =
-                    if is_last { &mut *unfinished.0 } else { &mut unfinished as &mut dyn Gradients<T> };
-                let (given, rooms) = ((tokens, targets, factor), (&mut *activations, &mut *workspace));
-                model.backward(0, (&mut *weights, &ranks), given, rooms, gradients)?;
-                computed.push(Span::new(Activity::Forward, step, begun, forward));
-                computed.push(Span::new(Activity::Backward, step, forward, Instant::now()));
-            }
-            Ok(())
-        };
-        let mut exchange = replica.exchange(mesh.replicas(), (model.layout(), tensor), step, pass)?;
+        let tokens = [&data.tokens[..], &data.targets[..]];
+        let neighbours = mesh.pipeline();
+        let (model, ranks, mut passage) = (&*model, &ranks, None);
+        let mut exchange = replica.exchange(
+            mesh.replicas(),
+            (model.layout(), tensor),
+            step,
+            |weights: &mut dyn Weights<T>, gradients: &mut dyn Gradients<T>| {
+                let through = Through { model, weights, ranks, neighbours, tokens, factor, begun: step };
+                passage = Some(pipeline.run(through, gradients)?);
+                Ok(())
+            },
+        )?;
         exchange.exposed += joined.get();
-        Ok((loss, exchange, computed))
+        Ok((passage.expect("it was run"), exchange))
     }
 
     /// The whole model with all of its parameters, on rank 0. All ranks call it.

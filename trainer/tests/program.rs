@@ -56,13 +56,33 @@ fn processes_report_what_one_rank_reports() {
 }
 
 #[test]
-fn a_rank_that_is_killed_is_named_and_the_others_end() {
-    (0..=3).step_by(3).for_each(check_killed);
+fn a_pipeline_reports_what_one_rank_reports_and_what_it_sent() {
+    let options = "--layers 4 --micro-batches 2 --steps 10";
+    let [alone, pipeline] = ["", "--ranks 2 --pp 2 --schedule interleaved "].map(|pipeline| {
+        let (output, [_, step]) =
+            run(&format!("pipeline{}", pipeline.len()), &format!("{pipeline}{options}"));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        assert!(step.contains("rank 0") && step.contains("idle"), "{step}");
+        text
+    });
+    let result = |text: &str| text.lines().find(|line| line.starts_with("after 10 steps")).map(str::to_owned);
+    assert!(result(&alone).is_some() && result(&alone) == result(&pipeline), "{alone}{pipeline}");
+    // Three times 64 rows of 16 numbers: forward of both stages, backward of the second.
+    let sent = "rank 0 sent 24576 bytes a step";
+    assert!(pipeline.contains(sent) && !alone.contains("rank 0 sent"), "{pipeline}");
 }
 
-/// Kills rank 1 of three that share what stage `zero` of ZeRO says.
-fn check_killed(zero: u32) {
-    let mut parent = trainer(&format!("--ranks 3 --zero {zero} --steps 1000000000 --chart unused.svg"))
+#[test]
+fn a_rank_that_is_killed_is_named_and_the_others_end() {
+    for options in ["--zero 0", "--zero 3", "--pp 3 --layers 3"] {
+        check_killed(options);
+    }
+}
+
+/// Kills rank 1 of three: in a pipeline it is a neighbour of both others.
+fn check_killed(options: &str) {
+    let mut parent = trainer(&format!("--ranks 3 {options} --steps 1000000000 --chart unused.svg"))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -103,6 +123,7 @@ fn what_is_wrong_is_said_once_and_before_ranks_start() {
         ("--ranks 2 --text missing.txt", "missing.txt could not be read"),
         ("--ranks 2 --sequence 5000", "give a longer text or a smaller --sequence"),
         ("--ranks 3 --batch 2", "2 sequences a step are fewer than 3 ranks"),
+        ("--ranks 2 --pp 2", "a pipeline of 2 stages has more than the 1 blocks of the model"),
         ("--ranks 2 --chart nowhere/loss.svg", "--chart is nowhere/loss.svg"),
     ] {
         let output = trainer(arguments).output().expect("the program");

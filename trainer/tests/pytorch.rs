@@ -4,6 +4,7 @@ use consort_trainer::mesh::Degrees;
 use consort_trainer::model::Shape;
 use consort_trainer::number::Number;
 use consort_trainer::optimizer::{AdamW, Schedule};
+use consort_trainer::parallel::pipeline::Order;
 use consort_trainer::parallel::zero::Zero;
 use consort_trainer::parameters::{Layout, ParameterId, Values};
 use consort_trainer::products::Products;
@@ -42,6 +43,7 @@ fn run(fixture: &Value, tied: bool) -> Run {
         degrees: Degrees::default(),
         zero: Zero::Nothing,
         micro_batches: 1,
+        order: Order::default(),
         batch: count("batch"),
         bucket_bytes: 4 << 10,
         adamw: AdamW { beta1, beta2, epsilon: real("epsilon"), weight_decay: real("weight_decay") },

@@ -1,7 +1,10 @@
 //! Whole runs: the same bits every time, the same model on any number of ranks, and PyTorch's losses.
 
+mod common;
+
 use std::time::Instant;
 
+use common::{bits, check_parity, data_parallel, losses, run, trained};
 use consort::Communicator;
 use consort_trainer::mesh::Degrees;
 use consort_trainer::model::Shape;
@@ -11,10 +14,6 @@ use consort_trainer::products::Products;
 use consort_trainer::ranks::Tensor;
 use consort_trainer::text::Text;
 use consort_trainer::train::{Run, Trainer};
-
-mod common;
-
-use common::{bits, check_parity, data_parallel, losses, run, trained};
 
 #[test]
 fn a_run_gives_the_same_bits_each_time() {

@@ -120,11 +120,12 @@ fn on_ranks<R: Send>(run: Run, of: impl Fn(&mut Trainer<'_, f32>, &Communicator)
 
 /// The bytes that each rank sends in a step whose order is known.
 fn sent(run: Run) -> usize {
-    let sent = on_ranks(run, |trainer, comm| {
+    let replicas = |trainer: &Trainer<'_, f32>| recorded(trainer.mesh().replicas().expect("replicas"));
+    let sent = on_ranks(run, |trainer, _| {
         (0..3).for_each(|_| drop(trainer.step().expect("a step")));
-        let before = recorded(comm);
+        let before = replicas(trainer);
         let step = trainer.step().expect("a step");
-        assert_eq!(recorded(comm) - before, step.exchange.sent, "{:?}", run.zero);
+        assert_eq!(replicas(trainer) - before, step.exchange.sent, "{:?}", run.zero);
         step.exchange.sent
     });
     assert!(sent.iter().all(|bytes| *bytes == sent[0]), "{sent:?}");

@@ -204,6 +204,11 @@ impl<T: Number> Model<T> {
         &self.shape
     }
 
+    /// The lengths of what this rank has.
+    pub fn lengths(&self) -> &Lengths {
+        &self.lengths
+    }
+
     /// What of the whole this rank has.
     pub fn own(&self) -> &Cut {
         &self.cut
