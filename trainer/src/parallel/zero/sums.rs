@@ -145,7 +145,7 @@ impl<T: Number> Summed<'_, T> {
     /// A parameter's gradient, of one pass or all, is complete: starts its bucket's sum if it was the last.
     fn complete(&mut self, id: ParameterId) -> Result<()> {
         let (ranks, layout, bucket) = (self.ranks, self.layout, self.layout.bucket(id));
-        ranks.complete(layout.parameter(id), self.place(id))?;
+        layout.parameter(id).complete(self.place(id), &ranks)?;
         let Summed { sums, comm, .. } = self;
         sums.missing[bucket] -= 1;
         if sums.missing[bucket] == 0 {
