@@ -180,7 +180,7 @@ impl Layout {
             |(place, parameter): (&Place, &Parameter)| (parameter.unit == Some(unit)).then_some(place.bucket);
         let mut buckets = self.places.iter().zip(&self.parameters).filter_map(of_unit);
         let Some(first) = buckets.next() else { return 0..0 };
-        first..buckets.last().unwrap_or(first) + 1
+        first..buckets.next_back().unwrap_or(first) + 1
     }
 
     /// Fills `elements`, a bucket of zeros, with what training begins with: a function of the seed and each parameter's name.

@@ -30,7 +30,7 @@ pub struct Memory {
 /// Weights and gradients.
 enum Kept<T: Number> {
     All { weights: Values<T>, gradients: Values<T> },
-    Shares(Shares<T>),
+    Shares(Box<Shares<T>>),
 }
 
 /// What a rank has of weights, gradients and moments.
@@ -74,7 +74,7 @@ impl<T: Number> Replica<T> {
             let kept = Kept::All { weights: Values::begin(layout, seed)?, gradients: Values::zeros(layout)? };
             return Ok(Replica { kept, moments: Moments::new(layout, Share::WHOLE)?, share });
         }
-        let kept = Kept::Shares(Shares::new(layout, seed, share, zero)?);
+        let kept = Kept::Shares(Box::new(Shares::new(layout, seed, share, zero)?));
         Ok(Replica { kept, moments: Moments::new(layout, share)?, share })
     }
 
