@@ -53,8 +53,7 @@ impl HeldRead {
     /// If they are not inside.
     pub fn part(&self, offset: usize, bytes: usize) -> HeldRead {
         let span = self.read().slice(offset, bytes);
-        let start = NonNull::new(span.as_ptr().cast_mut()).unwrap_or(NonNull::dangling());
-        HeldRead { start, bytes, _keep: Arc::clone(&self._keep) }
+        HeldRead { start: start_of(span.as_ptr()), bytes, _keep: Arc::clone(&self._keep) }
     }
 
     /// Memory of a caller who promises to keep it, as C callers do.
@@ -63,8 +62,7 @@ impl HeldRead {
     /// While the value or a clone of it lives, `bytes` bytes from `start` must stay readable and unwritten. `start` may
     /// be null if `bytes` is 0.
     pub unsafe fn from_raw(start: *const u8, bytes: usize) -> Self {
-        let start = NonNull::new(start.cast_mut()).unwrap_or(NonNull::dangling());
-        HeldRead { start, bytes, _keep: elsewhere() }
+        HeldRead { start: start_of(start), bytes, _keep: elsewhere() }
     }
 
     /// Length in bytes.
@@ -272,10 +270,24 @@ impl<'env> Lender<'_, 'env> {
         Held(self.loan(NonNull::from(slice).cast(), bytes))
     }
 
+    /// Lends a span for reading.
+    pub fn share_span(&self, span: Span<'env>) -> HeldRead {
+        self.loan(start_of(span.as_ptr()), span.len())
+    }
+
+    /// Lends a span for reading and writing; its copies stay as they are, and alias the loan.
+    pub fn share_span_mut(&self, span: SpanMut<'env>) -> Held {
+        Held(self.loan(start_of(span.as_mut_ptr()), span.len()))
+    }
+
     fn loan(&self, start: NonNull<u8>, bytes: usize) -> HeldRead {
         *self.loans.out.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         HeldRead { start, bytes, _keep: Arc::new(Loan(Arc::clone(&self.loans))) }
     }
+}
+
+fn start_of(address: *const u8) -> NonNull<u8> {
+    NonNull::new(address.cast_mut()).unwrap_or(NonNull::dangling())
 }
 
 impl fmt::Debug for Lender<'_, '_> {

@@ -7,7 +7,7 @@ use super::Communicator;
 use super::surface::{collectives, method};
 use crate::Rank;
 use crate::communicator::Work;
-use crate::engine::Source;
+use crate::engine::{Memory, Source, Start};
 use consort_types::blocks::Blocks;
 use consort_types::call::Call;
 use consort_types::error::{Error, Result};
@@ -138,7 +138,9 @@ impl Communicator {
         call.check(self.rank(), self.size(), whole.read().slice(offset, in_bytes), whole)?;
         let source = Source::Within(lease.hold(), offset, in_bytes);
         let call = self.with_own_algorithm(call);
-        let ticket = self.core().start(self.process(), call, None, self.timeout(), source, Some(held))?;
+        let memory = Memory { input: source, output: Some(held), _kept: Vec::new() };
+        let calls = vec![Start { call, blocks: None, memory }];
+        let ticket = self.core().start(self.process(), calls, self.timeout())?;
         Ok(Work::new(self.core().clone(), self.process().clone(), ticket, lease))
     }
 }

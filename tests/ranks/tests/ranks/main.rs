@@ -12,6 +12,7 @@ mod language;
 mod launchers;
 mod listeners;
 mod mapped;
+mod messages;
 mod misuse;
 mod planner;
 mod processes;
