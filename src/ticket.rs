@@ -24,7 +24,7 @@ impl Default for Ticket {
 }
 
 impl Ticket {
-    /// Of so many operations; one of none is over.
+    /// Of a number of operations; one of none is over.
     pub(crate) fn of(operations: usize) -> Self {
         let result = (operations == 0).then_some(Ok(()));
         Ticket { open: AtomicUsize::new(operations), result: Mutex::new(result) }

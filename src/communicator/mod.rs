@@ -12,6 +12,7 @@ mod grow;
 mod health;
 mod join;
 mod observe;
+mod owning;
 pub(crate) mod point;
 mod register;
 mod replan;

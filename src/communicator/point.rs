@@ -23,10 +23,7 @@ pub(super) fn message(call: Call, input: Source, output: Option<Held>) -> Start<
 /// The messages of an exchange to be started.
 pub(super) fn exchanged(calls: Option<[Call; 2]>, input: HeldRead, output: Held) -> Vec<Start<'static>> {
     let Some([send, receive]) = calls else { return Vec::new() };
-    vec![
-        message(send, Source::Apart(input), None),
-        message(receive, Source::Elsewhere, Some(output)),
-    ]
+    vec![message(send, Source::Apart(input), None), message(receive, Source::Elsewhere, Some(output))]
 }
 
 impl Communicator {

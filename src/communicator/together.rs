@@ -119,10 +119,10 @@ pub(super) fn run(bundles: &[Bundle<'_>]) -> Result<()> {
 }
 
 /// The same with all engines; what lends memory to calls in queues, where there are any.
-fn run_on<'env>(
+fn run_on<'a, 'env>(
     first: &Bundle<'env>,
-    bundles: &[Bundle<'env>],
-    owned: Vec<Owned<'_>>,
+    bundles: &'a [Bundle<'env>],
+    owned: Vec<Owned<'a>>,
     lender: Option<&Lender<'_, 'env>>,
 ) -> Result<()> {
     let member = |(bundle, owned): (_, _)| Member::new(bundle, owned, lender);
@@ -197,11 +197,7 @@ impl Drop for Member<'_> {
 
 impl<'a> Member<'a> {
     /// Calls that are queued are entered now.
-    fn new<'env>(
-        bundle: &'a Bundle<'env>,
-        mut owned: Owned<'a>,
-        lender: Option<&Lender<'_, 'env>>,
-    ) -> Self
+    fn new<'env>(bundle: &'a Bundle<'env>, mut owned: Owned<'a>, lender: Option<&Lender<'_, 'env>>) -> Self
     where
         'env: 'a,
     {

@@ -286,7 +286,7 @@ impl Engine {
     ) -> std::result::Result<Progress, Trouble> {
         let progress = task.advance(self, buffers)?;
         let moved = match progress {
-            // Where others go on, whoever drives them moves what the system has not taken of this one too.
+            // Where others go on, who drives them moves what the system has not taken of this one too.
             Progress::Done if self.links.is_flushed() || self.queue.has_others() => {
                 task.leave(self);
                 if self.links.needs_progress() {

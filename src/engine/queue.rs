@@ -124,7 +124,8 @@ impl Queue {
     /// Behind those that use the same links.
     fn push(&mut self, task: Box<Task>, memory: Vec<Memory>, ticket: Arc<Ticket>) {
         self.is_on_devices = (self.is_empty() || self.is_on_devices) && task.is_on_devices();
-        self.timeout_max = if self.is_empty() { task.timeout() } else { self.timeout_max.max(task.timeout()) };
+        self.timeout_max =
+            if self.is_empty() { task.timeout() } else { self.timeout_max.max(task.timeout()) };
         self.started += 1;
         self.count += 1;
         let number = self.started;
@@ -368,5 +369,84 @@ impl Engine {
             std::mem::forget(task);
             ticket.finish(Err(Error::Forked));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use consort_kernels::{DataType, ReduceOp};
+    use consort_testing::Random;
+    use consort_types::call::Kind;
+
+    use super::*;
+    use crate::engine::Request;
+
+    fn task(calls: &[Call]) -> Box<Task> {
+        let mut task = Box::<Task>::default();
+        task.prepare(Duration::from_secs(1));
+        for call in calls {
+            task.push(Request { call: *call, sequence: 1, history: 0, record: 1 }, None);
+        }
+        task
+    }
+
+    /// Against a list that is looked through from its beginning.
+    #[test]
+    fn what_is_behind_no_other_goes_on_and_nothing_else_does() {
+        let mut random = Random::announced("what_is_behind_no_other_goes_on_and_nothing_else_does");
+        for _ in 0..300 {
+            let mut queue = Queue::default();
+            let mut listed: Vec<(u64, BTreeSet<usize>, Arc<Ticket>)> = Vec::new();
+            for number in 1..=60 {
+                let calls: Vec<Call> = (0..1 + random.below(3))
+                    .map(|_| match random.below(3) {
+                        0 => Call::all_reduce(DataType::Uint8, ReduceOp::Sum, 1),
+                        kind => {
+                            let kind = if kind == 1 { Kind::Send } else { Kind::Receive };
+                            Call::new(kind, DataType::Uint8, None, random.below(3) as u32, 1)
+                        }
+                    })
+                    .collect();
+                let ticket = Arc::new(Ticket::default());
+                queue.push(task(&calls), Vec::new(), ticket.clone());
+                listed.push((number, calls.iter().map(lane).collect(), ticket));
+                while random.one_in(2) && !listed.is_empty() {
+                    let going: Vec<usize> =
+                        (0..queue.running.len()).filter(|at| queue.running[*at].is_some()).collect();
+                    let ended = queue.running[random.pick(&going)].take().expect("it goes on");
+                    let ended_number = ended.number;
+                    queue.end(ended, Ok(()));
+                    let at =
+                        listed.iter().position(|(number, ..)| *number == ended_number).expect("it is listed");
+                    assert!(listed.remove(at).2.is_done());
+                }
+                let mut used = BTreeSet::new();
+                let mut expected = BTreeSet::new();
+                for (number, lanes, ticket) in &listed {
+                    assert!(!ticket.is_done());
+                    if lanes.is_disjoint(&used) {
+                        expected.insert(*number);
+                    }
+                    used.extend(lanes);
+                }
+                let going: BTreeSet<u64> =
+                    queue.running.iter().flatten().map(|queued| queued.number).collect();
+                assert_eq!(going, expected, "of {listed:?}");
+                assert_eq!(queue.count, listed.len());
+                assert_eq!(queue.last.keys().copied().collect::<BTreeSet<_>>(), used);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_dropped_has_an_end() {
+        let (mut queue, ticket) = (Queue::default(), Arc::new(Ticket::of(2)));
+        let calls = [Kind::Send, Kind::Receive].map(|kind| Call::new(kind, DataType::Uint8, None, 1, 1));
+        calls.iter().for_each(|call| queue.push(task(&[*call]), Vec::new(), ticket.clone()));
+        let first = queue.running[0].take().expect("it goes on");
+        queue.end(first, Ok(()));
+        assert!(!ticket.is_done());
+        drop(queue);
+        assert!(ticket.is_done() && ticket.result().is_err());
     }
 }

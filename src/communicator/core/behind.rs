@@ -32,7 +32,7 @@ impl Core {
         let engine = &mut *owned.engine;
         let (ticket, last) = lend(|lender| {
             let (ticket, last) = self.start_lent(engine, lender, entries, timeout);
-            let mut queued = Queued { core: self, engine, until: Some(&ticket) };
+            let mut queued = Queued { core: self, engine: &mut *engine, until: Some(&ticket) };
             let driven = catch_unwind(AssertUnwindSafe(|| drive(self.policy.waiter(), &mut queued)));
             if let Err(panic) = driven {
                 self.fail_half_done();

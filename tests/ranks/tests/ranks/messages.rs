@@ -304,7 +304,10 @@ fn what_no_message_can_be_is_refused() {
                 assert!(matches!(scope.send(&sent, peer), Err(Error::InvalidArgument { .. })));
             }
             assert!(matches!(scope.receive(&mut longer, me), Err(Error::InvalidArgument { .. })));
-            assert!(matches!(scope.exchange(&sent, me, &mut shorter, me), Err(Error::InvalidArgument { .. })));
+            assert!(matches!(
+                scope.exchange(&sent, me, &mut shorter, me),
+                Err(Error::InvalidArgument { .. })
+            ));
             Ok(())
         })?;
         comm.barrier()
@@ -328,7 +331,65 @@ fn a_panic_in_a_scope_waits_for_its_messages() {
     });
 }
 
-/// What all ranks do at one turn, each its share: a sum, or a message of so many elements.
+#[test]
+fn buffers_of_either_kind_come_back() {
+    on_both(3, |comm| {
+        let (me, size) = (comm.rank(), comm.size());
+        let (next, before) = ((me + 1) % size, (me + size - 1) % size);
+        for count in COUNTS {
+            let mut shared = consort::alloc::<u32>(count).expect("memory");
+            shared.copy_from_slice(&message(me, 0, count));
+            let sent = comm.start_send(shared, next)?;
+            let received = comm.start_receive(vec![0; count], before)?;
+            let into = consort::alloc::<u32>(count).expect("memory");
+            let both = comm.start_exchange(message(me, 1, count), next, into, before)?;
+            let mut sum = consort::alloc::<u32>(count).expect("memory");
+            sum.fill(me);
+            let sum = comm.start_all_reduce(sum, ReduceOp::Sum)?;
+            assert!(sum.wait()?.iter().all(|value| *value == 3));
+            let (own, other) = both.wait()?;
+            assert!(own == message(me, 1, count) && other[..] == message(before, 1, count));
+            assert!(received.wait()? == message(before, 0, count));
+            assert!(sent.wait()?[..] == message(me, 0, count));
+        }
+        let blocks = consort::alloc::<u32>(6).expect("memory");
+        let (input, block) = comm.start_reduce_scatter(blocks, vec![9; 2], ReduceOp::Sum)?.wait()?;
+        assert!(input.len() == 6 && block == [0, 0]);
+        let input = (0..6).map(|at| 10 * me + at / 2).collect::<Vec<u32>>();
+        let (_, all) = comm.start_all_to_all(input, vec![0; 6])?.wait()?;
+        assert!(all.iter().enumerate().all(|(at, value)| *value == 10 * (at as u32 / 2) + me), "{all:?}");
+        let own = vec![me; 1 + me as usize];
+        let (_, all) = comm.start_all_gather_v(own, vec![9; 6], &[1, 2, 3])?.wait()?;
+        assert_eq!(all, [0, 1, 1, 2, 2, 2]);
+        let own = vec![9; 1 + me as usize];
+        let (_, own) = comm.start_reduce_scatter_v(vec![me; 6], own, &[1, 2, 3], ReduceOp::Max)?.wait()?;
+        assert!(own.iter().all(|value| *value == 2));
+        Ok(())
+    });
+}
+
+#[test]
+fn dropped_and_refused_works_leave_nothing_behind() {
+    on_both(2, |comm| {
+        let (me, other) = (comm.rank(), 1 - comm.rank());
+        assert!(matches!(comm.start_send(vec![1u8], me), Err(Error::InvalidArgument { .. })));
+        assert!(matches!(comm.start_receive(vec![1u8], 2), Err(Error::InvalidArgument { .. })));
+        assert!(comm.start_exchange(vec![1u8], me, vec![1u8], other).is_err());
+        assert!(comm.start_reduce_scatter(vec![1u8; 3], vec![1u8], ReduceOp::Sum).is_err());
+        for nth in 0..20 {
+            drop(comm.start_send(message(me, nth, 70_000), other)?);
+            std::mem::forget(comm.start_exchange(message(me, nth, 10), other, vec![0; 70_000], other)?);
+            let received = comm.start_receive(vec![0; 10], other)?;
+            if nth % 5 == 0 {
+                assert!(received.wait()? == message(other, nth, 10));
+            }
+        }
+        // The communicator is dropped with some of them under way.
+        Ok(())
+    });
+}
+
+/// What all ranks do at one turn, each its share: a sum, or a message, of a count of elements.
 #[derive(Clone, Copy, Debug)]
 enum What {
     Sum(usize),

@@ -89,7 +89,7 @@ impl Operation {
 struct Started {
     on: usize,
     ticket: Arc<Ticket>,
-    lease: Lease<u8>,
+    lease: Lease<Vec<u8>>,
     expected: Vec<u8>,
     /// The place of the output in the lease.
     output: std::ops::Range<usize>,
