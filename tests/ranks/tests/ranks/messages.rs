@@ -340,7 +340,7 @@ fn buffers_of_either_kind_come_back() {
             let mut shared = consort::alloc::<u32>(count).expect("memory");
             shared.copy_from_slice(&message(me, 0, count));
             let sent = comm.start_send(shared, next)?;
-            let received = comm.start_receive(vec![0; count], before)?;
+            let received = comm.start_receive(vec![0u32; count], before)?;
             let into = consort::alloc::<u32>(count).expect("memory");
             let both = comm.start_exchange(message(me, 1, count), next, into, before)?;
             let mut sum = consort::alloc::<u32>(count).expect("memory");
@@ -379,7 +379,7 @@ fn dropped_and_refused_works_leave_nothing_behind() {
         for nth in 0..20 {
             drop(comm.start_send(message(me, nth, 70_000), other)?);
             std::mem::forget(comm.start_exchange(message(me, nth, 10), other, vec![0; 70_000], other)?);
-            let received = comm.start_receive(vec![0; 10], other)?;
+            let received = comm.start_receive(vec![0u32; 10], other)?;
             if nth % 5 == 0 {
                 assert!(received.wait()? == message(other, nth, 10));
             }
