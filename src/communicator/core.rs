@@ -15,8 +15,8 @@ use consort_memory::sync::{
 use consort_memory::{Span, SpanMut};
 
 use super::drive::{Foreground, Queued, drive};
-use super::together::Entry;
 use super::routes::ProcessRoutes;
+use super::together::Entry;
 use crate::engine::discarded;
 use crate::engine::readiness::Readiness;
 use crate::engine::wires::WireRecord;

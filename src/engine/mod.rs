@@ -371,7 +371,8 @@ impl Engine {
         let records = self.group.recorder.memory_bytes();
         let tables = size_of::<Self>() + size_of_val(&*self.group) + size_of_val(&*self.pairs) + records;
         let plans = self.operations.memory_bytes() + self.planner.memory_bytes();
-        let queue = self.queue.memory_bytes() + self.foreground.as_ref().map_or(0, |task| task.memory_bytes());
+        let queue =
+            self.queue.memory_bytes() + self.foreground.as_ref().map_or(0, |task| task.memory_bytes());
         let packets = self.packets.memory_bytes() + self.peer_memory.memory_bytes();
         self.links.memory_bytes() + packets + self.scratch.capacity() + tables + plans + queue
     }
