@@ -88,7 +88,7 @@ pub use consort_control::report::{
 pub use consort_control::trace::{FlightEntry, FlightRecord, Straggler, Stragglers};
 pub use consort_kernels::{DataType, Element, F8E4m3, F8E5m2, ReduceOp, Scalar, ScalarSizeError};
 pub use consort_memory::areas::Registered;
-pub use consort_memory::{Held, HeldRead, MemoryError, Plain, SharedBuffer, Span, SpanMut};
+pub use consort_memory::{Buffer, Buffers, Held, HeldRead, MemoryError, Plain, SharedBuffer, Span, SpanMut};
 pub use consort_settings::options::Determinism;
 pub use consort_settings::options::{Options, Pinning, TransportChoice};
 pub use consort_types::blocks::Blocks;

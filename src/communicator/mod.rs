@@ -13,6 +13,7 @@ mod health;
 mod join;
 mod mesh;
 mod observe;
+mod owning;
 pub(crate) mod point;
 mod register;
 mod replan;

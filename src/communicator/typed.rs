@@ -1,13 +1,11 @@
 //! The calls on slices of elements.
 
 use consort_kernels::{Element, ReduceOp};
-use consort_memory::{Lease, Span, SpanMut};
+use consort_memory::{Span, SpanMut};
 
 use super::Communicator;
 use super::surface::{collectives, method};
 use crate::Rank;
-use crate::communicator::Work;
-use crate::engine::Source;
 use consort_types::blocks::Blocks;
 use consort_types::call::Call;
 use consort_types::error::{Error, Result};
@@ -86,94 +84,6 @@ impl Communicator {
             return Ok((count, all, SpanMut::empty()));
         }
         Ok((count, all.slice(self.rank() as usize * bytes, bytes), all))
-    }
-
-    /// Starts an all-reduce in place that goes on by itself; the buffer comes back from
-    /// [`Work::wait`](crate::Work::wait).
-    ///
-    /// ```
-    /// use consort::{Communicator, ReduceOp};
-    ///
-    /// let ranks = Communicator::local(1)?;
-    /// let work = ranks[0].start_all_reduce(vec![1i32, 2, 3], ReduceOp::Sum)?;
-    /// // ... compute ...
-    /// assert_eq!(work.wait()?, [1, 2, 3]);
-    /// # consort::Result::Ok(())
-    /// ```
-    ///
-    /// # Errors
-    /// What can be seen at once; the rest comes from [`Work::wait`](crate::Work::wait).
-    pub fn start_all_reduce<T: Element>(&self, buffer: Vec<T>, op: ReduceOp) -> Result<Work<T>> {
-        let call = Call::all_reduce(T::DATA_TYPE, op, buffer.len());
-        self.start(call, buffer)
-    }
-
-    /// Starts a broadcast in place that goes on by itself.
-    ///
-    /// # Errors
-    /// As [`Communicator::start_all_reduce`].
-    pub fn start_broadcast<T: Element>(&self, buffer: Vec<T>, root: Rank) -> Result<Work<T>> {
-        let call = Call::broadcast(T::DATA_TYPE, buffer.len(), root);
-        self.start(call, buffer)
-    }
-
-    /// Starts an in-place all-gather that goes on by itself; this rank's block of `buffer` is the input.
-    ///
-    /// # Errors
-    /// As [`Communicator::start_all_reduce`].
-    pub fn start_all_gather<T: Element>(&self, buffer: Vec<T>) -> Result<Work<T>> {
-        let call = Call::all_gather(T::DATA_TYPE, block(buffer.len(), self.size())?);
-        self.start(call, buffer)
-    }
-
-    /// Starts an in-place reduce-scatter that goes on by itself; this rank's block of `buffer` receives the result. The other
-    /// blocks are unspecified afterwards.
-    ///
-    /// ```
-    /// use consort::{Communicator, ReduceOp};
-    ///
-    /// let ranks = Communicator::local(2)?;
-    /// std::thread::scope(|threads| {
-    ///     for comm in &ranks {
-    ///         threads.spawn(move || {
-    ///             let work = comm.start_reduce_scatter(vec![1, 2, 3, 4], ReduceOp::Sum).expect("both ranks call it");
-    ///             // ... compute ...
-    ///             let buffer = work.wait().expect("both ranks call it");
-    ///             let own = comm.rank() as usize * 2;
-    ///             assert_eq!(buffer[own..own + 2], [[2, 4], [6, 8]][comm.rank() as usize]);
-    ///         });
-    ///     }
-    /// });
-    /// assert!(ranks[0].start_reduce_scatter(vec![1, 2, 3], ReduceOp::Sum).is_err(), "2 ranks have no equal blocks of 3");
-    /// # consort::Result::Ok(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Communicator::start_all_reduce`]; [`Error::InvalidArgument`] when the length is no multiple of `size()`.
-    pub fn start_reduce_scatter<T: Element>(&self, buffer: Vec<T>, op: ReduceOp) -> Result<Work<T>> {
-        let call = Call::reduce_scatter(T::DATA_TYPE, op, block(buffer.len(), self.size())?);
-        self.start(call, buffer)
-    }
-
-    fn start<T: Element>(&self, call: Call, buffer: Vec<T>) -> Result<Work<T>> {
-        self.core().check()?;
-        let (rank, size) = (self.rank(), self.size());
-        let lease = Lease::new(buffer);
-        let whole = lease.hold();
-        // All-gather reads its own block of what it writes, reduce-scatter writes its own of what it reads. A rank without
-        // input reads nothing.
-        let own = |bytes: usize| {
-            let is_part = bytes != 0 && whole.len() > bytes;
-            if is_part { rank as usize * bytes } else { 0 }
-        };
-        let (in_bytes, out_bytes) = (call.input_bytes(rank, size), call.output_bytes(rank, size));
-        let (from, to) = (own(in_bytes), own(out_bytes));
-        let output = if out_bytes == 0 { whole.clone() } else { whole.part(to, out_bytes) };
-        call.check(rank, size, whole.read().slice(from, in_bytes), output.span())?;
-        let source = Source::Within(whole, from, in_bytes);
-        let call = self.with_own_algorithm(call);
-        let ticket = self.core().start(self.process(), call, None, self.timeout(), source, Some(output))?;
-        Ok(Work::new(self.core().clone(), self.process().clone(), ticket, lease))
     }
 }
 

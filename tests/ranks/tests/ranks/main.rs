@@ -13,6 +13,7 @@ mod launchers;
 mod listeners;
 mod mapped;
 mod meshes;
+mod messages;
 mod misuse;
 mod planner;
 mod processes;

@@ -25,7 +25,7 @@ const UNDER_WAY: usize = 2;
 /// A bucket that is being summed.
 struct Sum<T: Number> {
     bucket: usize,
-    work: Work<T>,
+    work: Work<Vec<T>>,
     flight: Flight,
 }
 
@@ -156,7 +156,7 @@ impl<T: Number> Summed<'_, T> {
             let buffer = sums.open[bucket].take().expect("the bucket was opened by its gradients");
             sums.sent += ring::<T>(buffer.len(), comm.size());
             let flight = Flight::now();
-            let work = comm.start_reduce_scatter(buffer, ReduceOp::Sum)?;
+            let work = comm.start_reduce_scatter_in_place(buffer, ReduceOp::Sum)?;
             sums.started.push_back(Sum { bucket, work, flight });
         }
         sums.look();

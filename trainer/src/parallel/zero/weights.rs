@@ -20,7 +20,7 @@ use crate::timeline::Flight;
 /// A bucket's weights.
 enum Bucket<T: Number> {
     Here(Vec<T>),
-    Coming(Work<T>, Flight),
+    Coming(Work<Vec<T>>, Flight),
     Away,
 }
 
