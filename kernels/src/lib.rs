@@ -22,6 +22,7 @@
 //! | `portable`, `x86` | what a register is and does at each level |
 //! | `float_control` | MXCSR and FPCR |
 //! | `reducer` | lengths, choice of kernel, the public calls |
+//! | `rows` | weighted sums of rows, and rows in 8-bit form |
 //! `cuda` | the kernels of GPUs: their launch records, and their images |
 
 mod convert;
@@ -36,6 +37,7 @@ mod operand;
 mod portable;
 mod reduce_op;
 mod reducer;
+pub mod rows;
 mod scalar;
 mod vector;
 #[cfg(target_arch = "x86_64")]
