@@ -90,7 +90,7 @@ pub use consort_control::report::{
 };
 pub use consort_control::trace::{FlightEntry, FlightRecord, Straggler, Stragglers};
 pub use consort_kernels::rows::Real;
-pub use consort_kernels::{DataType, Element, F8E4m3, F8E5m2, ReduceOp, Scalar, ScalarSizeError};
+pub use consort_kernels::{DataType, Element, F8E4m3, F8E5m2, ReduceOp, Scalar, ScalarSizeError, bf16, f16};
 pub use consort_memory::areas::Registered;
 pub use consort_memory::{Held, HeldRead, MemoryError, Plain, SharedBuffer, Span, SpanMut};
 pub use consort_settings::options::Determinism;

@@ -46,6 +46,7 @@ mod x86;
 pub use data_type::{DataType, Element, ParseDataTypeError};
 pub use factor::{Scalar, ScalarSizeError};
 pub use float8::{F8E4m3, F8E5m2};
+pub use half::{bf16, f16};
 pub use operand::{Source, Store, Target};
 pub use reduce_op::{ParseReduceOpError, ReduceOp};
 pub use reducer::{Level, Reducer, copy};

@@ -278,6 +278,11 @@ impl<T: Real> Experts<T> {
         self.layout.route
     }
 
+    /// The host of each rank, counted in the order in which they come.
+    pub fn host_of(&self) -> &[u32] {
+        &self.layout.host_of
+    }
+
     /// How a rank learns how many rows come.
     pub fn exchange(&self) -> Exchange {
         self.layout.exchange

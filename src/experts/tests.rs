@@ -8,7 +8,7 @@ use consort_settings::options::{Options, Settings};
 use consort_testing::Random;
 
 use super::{Exchange, ExpertOptions, Experts, Payload, Route};
-use crate::Communicator;
+use crate::{Communicator, bf16};
 
 /// Ranks on these hosts.
 fn world(host_of: &[u32]) -> Vec<Communicator> {
@@ -226,28 +226,34 @@ fn all_tokens_may_choose_one_expert() {
     on_all(&world, |comm| WAYS.iter().for_each(|way| check(comm, &batch, along(options, *way))));
 }
 
+/// The sums of a rank in every way, twice, as single numbers.
+fn sums_in_every_way<T: Real>(comm: &Communicator, batch: &Batch<T>) -> Vec<Vec<u32>> {
+    let rank = comm.rank() as usize;
+    let sums = WAYS.iter().chain(&WAYS).map(|way| {
+        let mut experts = Experts::<T>::new(comm, along(batch.options, *way)).expect("all ranks agree");
+        let (mut rows, mut sums) = (Vec::new(), vec![T::default(); batch.tokens[rank].len()]);
+        let (indices, weights) = (&batch.indices[rank], &batch.weights[rank]);
+        let handle = experts.dispatch(&batch.tokens[rank], indices, weights, &mut rows).expect("dispatched");
+        experts.combine(&handle, &rows, &mut sums).expect("combined");
+        sums.into_iter().map(|sum| sum.to_single().to_bits()).collect::<Vec<u32>>()
+    });
+    sums.collect()
+}
+
 #[test]
 fn bits_depend_on_neither_route_nor_exchange_nor_run() {
     let mut random = Random::announced("bits_depend_on_neither_route_nor_exchange_nor_run");
     for host_of in [&[0, 0, 1, 1, 1][..], &[0, 1, 1, 0], &[0, 0, 0, 0]] {
         let options = ExpertOptions::new(2 * host_of.len() as u32, 9, 6, 16);
-        let batch = Batch::<f32>::real(&mut random, options, &vec![16; host_of.len()]);
+        let counts = vec![16; host_of.len()];
+        let (single, half) = (
+            Batch::<f32>::real(&mut random, options, &counts),
+            Batch::<bf16>::real(&mut random, options, &counts),
+        );
         let world = world(host_of);
-        let bits = on_all(&world, |comm| {
-            let rank = comm.rank() as usize;
-            let sums = WAYS.iter().chain(&WAYS).map(|way| {
-                let mut experts = Experts::<f32>::new(comm, along(options, *way)).expect("all ranks agree");
-                let (mut rows, mut sums) = (Vec::new(), vec![0.0; batch.tokens[rank].len()]);
-                let (indices, weights) = (&batch.indices[rank], &batch.weights[rank]);
-                let handle =
-                    experts.dispatch(&batch.tokens[rank], indices, weights, &mut rows).expect("dispatched");
-                experts.combine(&handle, &rows, &mut sums).expect("combined");
-                sums.into_iter().map(f32::to_bits).collect::<Vec<u32>>()
-            });
-            sums.collect::<Vec<_>>()
-        });
-        for (rank, ways) in bits.iter().enumerate() {
-            assert!(ways.iter().all(|way| *way == ways[0]), "rank {rank} of {host_of:?}");
+        let bits = on_all(&world, |comm| [sums_in_every_way(comm, &single), sums_in_every_way(comm, &half)]);
+        for (rank, ways) in bits.iter().flatten().enumerate() {
+            assert!(ways.iter().all(|way| *way == ways[0]), "rank {} of {host_of:?}", rank / 2);
         }
     }
 }

@@ -372,6 +372,7 @@ const FLOORS: [(&str, &[&str]); 17] = [
             "inventory",
             "topo",
             "probe",
+            "experts",
             "samples",
             "simulate",
             "trace",
