@@ -124,7 +124,7 @@ impl<T: Real> Experts<T> {
     ) -> Result<Dispatched<T>> {
         let layout = self.layout.clone();
         let count = self.check_tokens(tokens, indices, weights)?;
-        let (stage, slots, dropped_tokens) = chosen(&layout, count, indices, weights);
+        let (stage, slots, dropped_tokens) = chosen(&layout, indices, weights);
         self.number += 1;
         let way = Way { comm: &self.comm, layout: &layout, number: self.number };
         let mut places = match layout.options.payload {
@@ -230,24 +230,21 @@ pub(super) fn check_length(call: &str, what: &str, length: usize, needed: usize)
 }
 
 /// The tokens of this rank with their choices: with the place of each choice, and how many tokens have none.
-fn chosen<W: Real>(
-    layout: &Layout,
-    tokens: usize,
-    indices: &[i32],
-    weights: &[W],
-) -> (Stage<W>, Vec<u32>, usize) {
+fn chosen<W: Real>(layout: &Layout, indices: &[i32], weights: &[W]) -> (Stage<W>, Vec<u32>, usize) {
     let (mut stage, mut slots, mut dropped) = (Stage::new(), Vec::new(), 0);
     let top_k = layout.options.top_k;
-    for token in 0..tokens as u32 {
+    let tokens = indices.chunks_exact(top_k).zip(weights.chunks_exact(top_k));
+    for (token, (indices, weights)) in tokens.enumerate() {
         let before = slots.len();
-        for slot in token as usize * top_k..(token as usize + 1) * top_k {
-            if let Ok(expert) = u32::try_from(indices[slot]) {
+        for (choice, (index, weight)) in indices.iter().zip(weights).enumerate() {
+            if let Ok(expert) = u32::try_from(*index) {
                 stage.experts.push(expert);
-                stage.weights.push(weights[slot]);
-                slots.push(slot as u32);
+                stage.weights.push(*weight);
+                slots.push((token * top_k + choice) as u32);
             }
         }
         dropped += usize::from(slots.len() == before);
+        let token = token as u32;
         stage.rows.push(Row { at: token, source: layout.rank, token, end: slots.len() as u32 });
     }
     (stage, slots, dropped)

@@ -174,7 +174,7 @@ impl Layout {
         (0..self.size()).map(bytes).collect()
     }
 
-    /// Bytes of the longest message of so many rows.
+    /// Bytes of the longest message of that number of rows.
     pub(super) fn message_bytes_max(&self, rows: usize) -> usize {
         let row = self.row_bytes.saturating_add(self.words_max * size_of::<u32>());
         rows.saturating_mul(row).saturating_add(HEADER_BYTES)

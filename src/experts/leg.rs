@@ -152,7 +152,7 @@ impl Leg {
         let into = room(&mut buffers.received, expected.iter().sum());
         exchange(way.comm, &buffers.sent[..total], &lengths, into, &expected)?;
         let sent_at = lists.rows.iter().map(|row| stage.rows[*row as usize].at).collect();
-        let (next, starts, received, choices_received) =
+        let Arrived { stage: next, starts, rows: received, choices: choices_received } =
             arrivals(way, stretch, (stage, &lists), places.count() as u32, into, &expected)?;
         let (back, back_ends) = contributions::<T>(layout, stage.rows.len(), &lists);
         let Lists { row_counts: sent, choices, choice_counts: choices_sent, .. } = lists;
@@ -378,8 +378,17 @@ fn exchange<E: Element>(
     comm.all_to_all_v(sent, lengths, received, expected)
 }
 
-/// The stage behind a leg, read from what came: with where rows begin, and how many rows and choices each rank sent.
-#[expect(clippy::type_complexity, reason = "four parts of a leg")]
+/// What came in a leg.
+struct Arrived<W> {
+    stage: Stage<W>,
+    /// Where the rows of other ranks begin.
+    starts: Vec<usize>,
+    /// How many rows and choices each rank sent.
+    rows: Vec<usize>,
+    choices: Vec<usize>,
+}
+
+/// The stage behind a leg, read from what came.
 fn arrivals<W: Real>(
     way: Way<'_>,
     stretch: Stretch,
@@ -387,7 +396,7 @@ fn arrivals<W: Real>(
     first: u32,
     received: &[u8],
     lengths: &[usize],
-) -> Result<(Stage<W>, Vec<usize>, Vec<usize>, Vec<usize>)> {
+) -> Result<Arrived<W>> {
     let (layout, own) = (way.layout, way.layout.rank as usize);
     let bytes = Span::of(received);
     let mut next = Stage::new();
@@ -418,7 +427,7 @@ fn arrivals<W: Real>(
         rows.push(next.rows.len() - rows_before);
         choices.push(next.experts.len() - choices_before);
     }
-    Ok((next, starts, rows, choices))
+    Ok(Arrived { stage: next, starts, rows, choices })
 }
 
 /// What comes back for each row before a leg: places among what is returned with the host, in the order of hosts and ranks; and
@@ -461,7 +470,8 @@ fn check_number(way: Way<'_>, from: Rank, bytes: Span<'_>) -> Result<()> {
         named(way.number),
     ));
     // The error of an abort is the same on all ranks.
-    way.comm.barrier()
+    way.comm.barrier()?;
+    Err(Error::internal("a communicator that was aborted goes on"))
 }
 
 /// `dispatch 3 of group 1`: the number has the group of experts above.

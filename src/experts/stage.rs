@@ -123,7 +123,7 @@ impl<W: Real> Stage<W> {
     /// Adds rows that came from a rank; their values begin at place `at`.
     ///
     /// # Errors
-    /// [`Error::Internal`] where the words are not those of so many rows.
+    /// [`Error::Internal`] where the words are not those of that number of rows.
     pub(super) fn read(
         &mut self,
         (layout, stretch): (&Layout, Stretch),

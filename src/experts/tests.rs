@@ -95,9 +95,9 @@ fn dense<T: Real>(batch: &Batch<T>, rank: usize) -> Vec<f64> {
     let (tokens, indices, weights) = (&batch.tokens[rank], &batch.indices[rank], &batch.weights[rank]);
     let mut sums = vec![0.0; tokens.len()];
     for (slot, index) in indices.iter().enumerate().filter(|(_, index)| **index >= 0) {
-        for at in slot / top_k * hidden..(slot / top_k + 1) * hidden {
-            sums[at] +=
-                f64::from(weights[slot].to_single()) * f64::from(expert(*index, tokens[at]).to_single());
+        let place = slot / top_k * hidden..(slot / top_k + 1) * hidden;
+        for (sum, token) in sums[place.clone()].iter_mut().zip(&tokens[place]) {
+            *sum += f64::from(weights[slot].to_single()) * f64::from(expert(*index, *token).to_single());
         }
     }
     sums
