@@ -140,11 +140,11 @@ impl<T: Real> Experts<T> {
         };
         let (mut legs, mut traffic, mut stage) = (Vec::new(), Traffic::default(), stage);
         for (stretch, buffers) in layout.stretches().iter().zip(&mut self.buffers) {
-            let (leg, next, starts, of_leg) = Leg::first(way, *stretch, &stage, &places, buffers)?;
-            places.add(&buffers.received, starts);
-            legs.push(leg);
-            traffic = traffic.and(of_leg);
-            stage = next;
+            let gone = Leg::first(way, *stretch, &stage, &places, buffers)?;
+            places.add(&buffers.received, gone.starts);
+            legs.push(gone.leg);
+            traffic = traffic.and(gone.traffic);
+            stage = gone.stage;
         }
         let last = Last::of(&layout, stage);
         spread(&last, &places, layout.options.payload, layout.options.hidden, grouped);

@@ -101,8 +101,17 @@ pub(super) struct Leg {
     back_ends: Vec<u32>,
 }
 
+/// A leg that rows have gone for the first time.
+pub(super) struct Gone<W> {
+    pub(super) leg: Leg,
+    /// The stage behind it, and where in the buffers each row begins that came from another rank.
+    pub(super) stage: Stage<W>,
+    pub(super) starts: Vec<usize>,
+    pub(super) traffic: Traffic,
+}
+
 impl Leg {
-    /// Sends the rows of a stage on, with their choices: the leg, the stage behind it, and where in the buffers each row begins.
+    /// Sends the rows of a stage on, with their choices.
     ///
     /// # Errors
     /// Those of the communicator; [`Error::Internal`] where what came makes no sense.
@@ -112,7 +121,7 @@ impl Leg {
         stage: &Stage<T::Sum>,
         places: &Places<'_>,
         buffers: &mut Buffers<T>,
-    ) -> Result<(Leg, Stage<T::Sum>, Vec<usize>, Traffic)> {
+    ) -> Result<Gone<T::Sum>> {
         let layout = way.layout;
         let lists = stage.lists(layout, stretch);
         let mut traffic = Traffic::default();
@@ -157,7 +166,7 @@ impl Leg {
         let (back, back_ends) = contributions::<T>(layout, stage.rows.len(), &lists);
         let Lists { row_counts: sent, choices, choice_counts: choices_sent, .. } = lists;
         let leg = Leg { sent_at, sent, received, choices, choices_sent, choices_received, back, back_ends };
-        Ok((leg, next, starts, traffic))
+        Ok(Gone { leg, stage: next, starts, traffic })
     }
 
     /// Sends other rows along the leg: where in the buffers each begins.
