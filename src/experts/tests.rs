@@ -180,9 +180,8 @@ fn check<T: Real>(comm: &Communicator, batch: &Batch<T>, options: ExpertOptions)
     }
 }
 
-const HOSTS: [&[u32]; 8] = [
+const HOSTS: [&[u32]; 7] = [
     &[0],
-    &[0, 0],
     &[0, 1],
     &[0, 0, 0],
     &[0, 0, 1, 1],
@@ -204,7 +203,7 @@ fn every_route_and_exchange_is_the_dense_reference() {
         let ranks = host_of.len();
         let experts = ranks * (1 + random.below(3));
         let options = || ExpertOptions::new(experts as u32, 1, 1, 9);
-        for (hidden, top_k) in [(1, 1), (5, 3), (130, 2)] {
+        for (hidden, top_k) in [(1, 1), (130, 3)] {
             let options = ExpertOptions { hidden, top_k: top_k.min(experts), ..options() };
             // Some ranks have no token.
             let counts: Vec<usize> = host_of.iter().map(|_| random.below(12).saturating_sub(2)).collect();
