@@ -244,12 +244,11 @@ impl Arguments {
         line("combine", &back, traffics[1])?;
         if !self.alone {
             drop(rows);
-            let mut plain = Plain::new(&routing, &tokens, &indices);
-            let (there, back, traffic, mistakes) =
-                plain.measure(member, warmups + self.iterations as usize)?;
-            wrong += mistakes;
-            line("all-to-all there", &there, traffic[0])?;
-            line("all-to-all back", &back, traffic[1])?;
+            let plain = Plain::new(&routing, &tokens, &indices);
+            let found = plain.measure(member, warmups + self.iterations as usize)?;
+            wrong += found.wrong;
+            line("all-to-all there", &found.there, found.traffic[0])?;
+            line("all-to-all back", &found.back, found.traffic[1])?;
         }
         let mut numbers = [wrong as u64, routing.copies_between_hosts(own)];
         comm.all_reduce(&mut numbers, ReduceOp::Sum).map_err(failed)?;

@@ -25,6 +25,17 @@ pub(super) struct Plain<'a, T> {
     places: Vec<usize>,
 }
 
+/// What was found.
+pub(super) struct Found {
+    /// The time of each iteration in each direction, in seconds.
+    pub(super) there: Vec<f64>,
+    pub(super) back: Vec<f64>,
+    /// What this rank sent there and back.
+    pub(super) traffic: [Traffic; 2],
+    /// How many elements of the sums are wrong.
+    pub(super) wrong: usize,
+}
+
 impl<'a, T: Real> Plain<'a, T> {
     pub(super) fn new(routing: &'a Routing, tokens: &'a [T], indices: &[i32]) -> Self {
         let owners: Vec<usize> = indices.iter().map(|expert| routing.owner(*expert)).collect();
@@ -38,12 +49,8 @@ impl<'a, T: Real> Plain<'a, T> {
         Plain { routing, tokens, order, counts, places }
     }
 
-    /// The times there and back, what this rank sent there and back, and how many elements of the sums are wrong.
-    pub(super) fn measure(
-        &mut self,
-        member: &Member,
-        iterations: usize,
-    ) -> Result<(Vec<f64>, Vec<f64>, [Traffic; 2], usize), Failure> {
+    /// Sends all rows there and back.
+    pub(super) fn measure(&self, member: &Member, iterations: usize) -> Result<Found, Failure> {
         let failed = |error| member.failure(error);
         let (comm, hidden) = (member.communicator(), self.routing.hidden);
         let mut packed = vec![T::default(); self.order.len() * hidden];
@@ -72,7 +79,7 @@ impl<'a, T: Real> Plain<'a, T> {
         }
         let wrong = self.routing.wrong_sums(self.tokens, &sums, false);
         let traffic = [self.traffic(member.rank(), &self.counts), self.traffic(member.rank(), &heard)];
-        Ok((there, back, traffic, wrong))
+        Ok(Found { there, back, traffic, wrong })
     }
 
     /// The weighted sums of what came back.
