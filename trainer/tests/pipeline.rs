@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Trained, bits, check_parity, data_parallel, losses, run, trained};
+use common::{Trained, bits, check_parity, losses, run, trained};
 use consort::Communicator;
 use consort_trainer::mesh::Degrees;
 use consort_trainer::model::Shape;

@@ -226,6 +226,7 @@ const FLOORS: [(&str, &[&str]); 17] = [
             "scalar",
             "x86",
             "reducer",
+            "rows",
             "cuda",
         ],
     ),
@@ -288,7 +289,10 @@ const FLOORS: [(&str, &[&str]); 17] = [
             "trace",
         ],
     ),
-    ("src", &["eager", "planner", "wait", "ticket", "engine", "communicator", "probe", "planning", "device"]),
+    (
+        "src",
+        &["eager", "planner", "wait", "ticket", "engine", "communicator", "probe", "experts", "planning", "device"],
+    ),
     (
         "nccl/src",
         &[
@@ -368,6 +372,7 @@ const FLOORS: [(&str, &[&str]); 17] = [
             "inventory",
             "topo",
             "probe",
+            "experts",
             "samples",
             "simulate",
             "trace",
