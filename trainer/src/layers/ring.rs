@@ -238,7 +238,8 @@ fn place<T: Number>(inputs: Inputs<'_, T>, to: &mut [T]) {
     rest[..inputs.v.len()].copy_from_slice(inputs.v);
 }
 
-/// Sends `from` to the next rank of the ring and receives `to` from the one before. `compute` needs nothing of what comes.
+/// Sends `from` to the next rank of the ring and receives `to` from the one before, while `compute` goes on, which needs nothing of
+/// what comes.
 fn hop<T: Number, R>(
     comm: &Communicator,
     from: &[T],
@@ -246,9 +247,10 @@ fn hop<T: Number, R>(
     compute: impl FnOnce() -> R,
 ) -> Result<R> {
     let (rank, ranks) = (comm.rank(), comm.size());
-    let computed = compute();
-    comm.exchange_into(from, (rank + 1) % ranks, to, (rank + ranks - 1) % ranks)?;
-    Ok(computed)
+    Ok(comm.scope(|scope| {
+        scope.exchange(from, (rank + 1) % ranks, to, (rank + ranks - 1) % ranks)?;
+        Ok(compute())
+    })?)
 }
 
 #[cfg(test)]
