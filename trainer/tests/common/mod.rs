@@ -11,7 +11,7 @@ use consort_trainer::text::{Text, VOCABULARY};
 use consort_trainer::train::{Run, Step, Trainer, Whole};
 
 /// A small run of one rank.
-pub fn run() -> Run {
+pub(crate) fn run() -> Run {
     let shape = Shape {
         vocabulary: VOCABULARY,
         width: 32,
@@ -40,19 +40,19 @@ pub fn run() -> Run {
 }
 
 /// A rank's steps, its parameters at the end, and on rank 0 all parameters.
-pub struct Trained<T> {
-    pub steps: Vec<Step>,
-    pub own: Vec<T>,
-    pub whole: Vec<T>,
+pub(crate) struct Trained<T> {
+    pub(crate) steps: Vec<Step>,
+    pub(crate) own: Vec<T>,
+    pub(crate) whole: Vec<T>,
 }
 
 /// What each rank of a mesh trained.
-pub fn trained<T: Number>(run: Run, steps: usize) -> Vec<Trained<T>> {
+pub(crate) fn trained<T: Number>(run: Run, steps: usize) -> Vec<Trained<T>> {
     trained_with(run, steps, &Options::default())
 }
 
 /// What each rank of a mesh trained, with options of the library.
-pub fn trained_with<T: Number>(run: Run, steps: usize, options: &Options) -> Vec<Trained<T>> {
+pub(crate) fn trained_with<T: Number>(run: Run, steps: usize, options: &Options) -> Vec<Trained<T>> {
     let text = Text::bundled(run.shape.sequence).expect("text");
     let rank = |comm: Option<&Communicator>| {
         let mut trainer = Trainer::<T>::new(run, &text, comm).expect("a trainer");
@@ -76,12 +76,12 @@ pub fn trained_with<T: Number>(run: Run, steps: usize, options: &Options) -> Vec
 }
 
 /// A run of data parallelism alone.
-pub fn data_parallel(ranks: usize) -> Run {
+pub(crate) fn data_parallel(ranks: usize) -> Run {
     Run { degrees: Degrees::data(ranks), ..run() }
 }
 
 /// Whether ranks trained what one rank trains, to 1e-12 of the loss, and parameters to 1e-9.
-pub fn check_parity(ranks: &Run, alone: &Trained<f64>) {
+pub(crate) fn check_parity(ranks: &Run, alone: &Trained<f64>) {
     let all = trained::<f64>(*ranks, alone.steps.len());
     for (rank, of_rank) in all.iter().enumerate() {
         for (number, (step, expected)) in of_rank.steps.iter().zip(&alone.steps).enumerate() {
@@ -104,11 +104,11 @@ pub fn check_parity(ranks: &Run, alone: &Trained<f64>) {
 }
 
 /// The loss of each step.
-pub fn losses(steps: &[Step]) -> Vec<f64> {
+pub(crate) fn losses(steps: &[Step]) -> Vec<f64> {
     steps.iter().map(|step| step.loss).collect()
 }
 
 /// The bits of each number.
-pub fn bits<T: Number>(values: &[T]) -> Vec<u64> {
+pub(crate) fn bits<T: Number>(values: &[T]) -> Vec<u64> {
     values.iter().map(|value| value.wide().to_bits()).collect()
 }
