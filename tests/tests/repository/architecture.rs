@@ -291,7 +291,18 @@ const FLOORS: [(&str, &[&str]); 17] = [
     ),
     (
         "src",
-        &["eager", "planner", "wait", "ticket", "engine", "communicator", "probe", "experts", "planning", "device"],
+        &[
+            "eager",
+            "planner",
+            "wait",
+            "ticket",
+            "engine",
+            "communicator",
+            "probe",
+            "experts",
+            "planning",
+            "device",
+        ],
     ),
     (
         "nccl/src",
