@@ -18,15 +18,14 @@ use crate::products::Into;
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Tensor<'a> {
     comm: Option<&'a Communicator>,
-    shares_tokens: bool,
     /// Where the time of joining them is added up.
     waited: Option<&'a Cell<Duration>>,
 }
 
 impl<'a> Tensor<'a> {
     /// The ranks of `comm`, `None` for a rank that has all of each layer.
-    pub fn new(comm: Option<&'a Communicator>, shares_tokens: bool) -> Self {
-        Tensor { comm, shares_tokens: shares_tokens && comm.is_some(), waited: None }
+    pub fn new(comm: Option<&'a Communicator>) -> Self {
+        Tensor { comm, waited: None }
     }
 
     /// The same ranks; the time in which this one does nothing but join them is added to `waited`.

@@ -281,7 +281,7 @@ impl<'a, T: Number> Trainer<'a, T> {
             // Here a rank waits for the stages that are the last to end.
             idle += exchanged - summed;
             computed.push(Span::new(Activity::Idle, begun, summed, exchanged));
-        } else {
+        } else if self.mesh.world().is_some() {
             exchange.exposed += exchanged - summed;
         }
         let (loss, norm) = (totals[0] / tokens as f64, totals[1].sqrt());
@@ -304,7 +304,7 @@ impl<'a, T: Number> Trainer<'a, T> {
     fn exchange(&mut self, data: &Batch, factor: T, step: Instant) -> Result<(Passage, Exchange)> {
         let Trainer { model, replica, pipeline, mesh, .. } = self;
         let joined = Cell::new(Duration::ZERO);
-        let tensor = Tensor::new(mesh.tensor(), mesh.degrees().shares_tokens).timed(&joined);
+        let tensor = Tensor::new(mesh.tensor()).timed(&joined);
         let ranks = Ranks { tensor, ring: Ring::new(mesh.context(), model.shape().sequence)?.timed(&joined) };
         let tokens = [&data.tokens[..], &data.targets[..]];
         let neighbours = mesh.pipeline();
