@@ -30,6 +30,7 @@
 
 pub mod arguments;
 pub mod chart;
+pub mod checkpoint;
 pub mod error;
 pub mod launch;
 pub mod layers;

@@ -46,6 +46,35 @@ pub trait Number:
 
     /// The square root.
     fn sqrt(self) -> Self;
+
+    /// Its name in files.
+    const NAME: &str;
+
+    /// Writes its bits to as many bytes as it has, the lowest first.
+    ///
+    /// # Panics
+    /// If there are more or fewer bytes.
+    fn put(self, bytes: &mut [u8]);
+
+    /// The number that [`Number::put`] wrote.
+    ///
+    /// # Panics
+    /// If there are more or fewer bytes.
+    fn get(bytes: &[u8]) -> Self;
+}
+
+macro_rules! bytes {
+    ($name:literal) => {
+        const NAME: &str = $name;
+
+        fn put(self, bytes: &mut [u8]) {
+            bytes.copy_from_slice(&self.to_le_bytes());
+        }
+
+        fn get(bytes: &[u8]) -> Self {
+            Self::from_le_bytes(bytes.try_into().expect("as many bytes as a number has"))
+        }
+    };
 }
 
 impl Number for f64 {
@@ -71,6 +100,8 @@ impl Number for f64 {
     fn sqrt(self) -> Self {
         f64::sqrt(self)
     }
+
+    bytes!("F64");
 }
 
 impl Number for f32 {
@@ -113,6 +144,8 @@ impl Number for f32 {
     fn sqrt(self) -> Self {
         f32::sqrt(self)
     }
+
+    bytes!("F32");
 }
 
 /// The partial sums of a sum.

@@ -132,6 +132,17 @@ impl<T: Number> Moments<T> {
         Ok(Moments { mean: Values::zeros(layout)?, square: Values::zeros(layout)?, steps: 0 })
     }
 
+    /// The means of gradients and of their squares.
+    pub fn values(&self) -> [&Values<T>; 2] {
+        [&self.mean, &self.square]
+    }
+
+    /// Both, after `steps` steps that another run has taken, to be filled with its values.
+    pub fn resume(&mut self, steps: usize) -> [&mut Values<T>; 2] {
+        self.steps = i32::try_from(steps).unwrap_or(i32::MAX);
+        [&mut self.mean, &mut self.square]
+    }
+
     /// One step: `weights` move against `gradients` times `clipping`.
     pub fn step(
         &mut self,

@@ -24,16 +24,17 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Of a run of `steps` steps. What is not shown draws nothing.
-    pub fn new(steps: usize, shown: bool) -> Self {
+    /// Of a run of `steps` steps, after `done` of them. What is not shown draws nothing.
+    pub fn new(steps: usize, done: usize, shown: bool) -> Self {
         let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         let bar = ProgressBar::with_draw_target(Some(steps as u64), target);
         let style = ProgressStyle::with_template("[{bar:24}] {pos}/{len}  {msg}  {eta} left");
         bar.set_style(style.expect("the template is right").progress_chars("##."));
+        bar.set_position(done as u64);
         Progress {
             bar,
             steps,
-            done: 0,
+            done,
             begun: Instant::now(),
             tokens: 0,
             exposed: Duration::ZERO,
@@ -88,7 +89,7 @@ mod tests {
 
     #[test]
     fn ten_lines_are_written_where_there_is_no_bar() {
-        let mut progress = Progress::new(35, false);
+        let mut progress = Progress::new(35, 0, false);
         let exchange = Exchange { exposed: Duration::from_millis(1), ..Exchange::default() };
         let now = Instant::now();
         let computed = [Span::new(Activity::Forward, now, now, now); 3];

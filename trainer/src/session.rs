@@ -6,6 +6,7 @@ use consort::{Communicator, Launch};
 
 use crate::arguments::{Arguments, Precision};
 use crate::chart::{Losses, draw, draw_step};
+use crate::checkpoint::Checkpoints;
 use crate::error::{Error, Result};
 use crate::launch;
 use crate::number::Number;
@@ -64,6 +65,45 @@ fn check_place(file: &Path, option: &'static str) -> Result<()> {
     ))
 }
 
+/// The checkpoints of a run, and its trainer with the state of the newest where it goes on from there.
+fn checkpoints<T: Number>(
+    arguments: &Arguments,
+    trainer: &mut Trainer<'_, T>,
+    is_first: bool,
+) -> Result<Option<Checkpoints>> {
+    let Some(directory) = &arguments.checkpoint else { return Ok(None) };
+    let world = trainer.mesh().world();
+    let checkpoints = Checkpoints::open(directory, arguments.every, arguments.keep, world)?;
+    let newest = checkpoints.newest(world)?;
+    let shown = directory.display();
+    match newest {
+        Some(step) if !arguments.resume => {
+            return Err(Error::configuration(
+                format!("{shown} has checkpoints, the newest of step {step}"),
+                "give --resume to go on from it, or name another directory",
+            ));
+        }
+        Some(step) if step >= arguments.steps => {
+            return Err(Error::configuration(
+                format!(
+                    "the newest checkpoint of {shown} is of step {step}, and --steps is {}",
+                    arguments.steps
+                ),
+                "give more --steps",
+            ));
+        }
+        Some(step) => checkpoints.load(trainer, step)?,
+        None => {}
+    }
+    if is_first && arguments.resume {
+        match newest {
+            Some(step) => println!("goes on from the checkpoint of step {step} in {shown}"),
+            None => println!("begins, as there is no checkpoint in {shown}"),
+        }
+    }
+    Ok(Some(checkpoints))
+}
+
 fn train<T: Number>(arguments: &Arguments, run: Run, text: &Text, comm: Option<&Communicator>) -> Result<()> {
     let is_first = comm.is_none_or(|comm| comm.rank() == 0);
     let mut trainer = Trainer::<T>::new(run, text, comm)?;
@@ -77,10 +117,12 @@ fn train<T: Number>(arguments: &Arguments, run: Run, text: &Text, comm: Option<&
             comm.map_or(1, Communicator::size)
         );
     }
-    let mut progress = Progress::new(arguments.steps, is_first);
+    let mut checkpoints = checkpoints(arguments, &mut trainer, is_first)?;
+    let taken = trainer.steps();
+    let mut progress = Progress::new(arguments.steps, taken, is_first);
     let mut losses = Vec::new();
     let mut spans = Vec::new();
-    for number in 1..=arguments.steps {
+    for number in taken + 1..=arguments.steps {
         if let Some(comm) = comm.filter(|_| number == arguments.steps) {
             // The last step is drawn: ranks begin it together.
             comm.barrier()?;
@@ -92,8 +134,14 @@ fn train<T: Number>(arguments: &Arguments, run: Run, text: &Text, comm: Option<&
         if let Some(line) = line.filter(|_| is_first) {
             println!("{line}");
         }
+        if let Some(checkpoints) = &mut checkpoints {
+            checkpoints.step(&trainer)?;
+        }
     }
     progress.end();
+    if let Some(mut checkpoints) = checkpoints {
+        checkpoints.end(&trainer)?;
+    }
     let ranks = gather(comm, &spans)?;
     let Some(whole) = trainer.whole()? else { return Ok(()) };
     let held_out = whole.held_out_loss(text)?;
@@ -102,7 +150,8 @@ fn train<T: Number>(arguments: &Arguments, run: Run, text: &Text, comm: Option<&
         arguments.steps,
         progress.loss()
     );
-    let title = format!("{parameters} parameters, {} ranks", comm.map_or(1, Communicator::size));
+    let since = if taken > 0 { format!(", after step {taken}") } else { String::new() };
+    let title = format!("{parameters} parameters, {} ranks{since}", comm.map_or(1, Communicator::size));
     draw(&arguments.chart, &Losses { steps: &losses, held_out, title: &title })?;
     draw_step(&arguments.timeline, &ranks)?;
     println!("charts: {}, {}", arguments.chart.display(), arguments.timeline.display());

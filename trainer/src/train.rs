@@ -13,7 +13,7 @@ use crate::optimizer::{AdamW, Moments, Schedule, Share, clipping, square_norm};
 use crate::parallel::data::{Exchange, exchange, share};
 use crate::parallel::tensor::Tensor;
 use crate::parallel::whole::gather;
-use crate::parameters::{Gradients, Local, Present, Unfinished, Values};
+use crate::parameters::{Gradients, Local, Parameter, Present, Unfinished, Values};
 use crate::text::{Batch, Text};
 use crate::timeline::{Activity, Span};
 
@@ -99,6 +99,9 @@ fn agree<T: Number>(run: &Run, text: &Text, comm: &Communicator) -> Result<()> {
         )),
     }
 }
+
+/// The names of what a rank has between two steps.
+const STATE: [&str; 3] = ["weights", "mean", "square"];
 
 /// What a step came to.
 #[derive(Clone, PartialEq, Debug)]
@@ -196,6 +199,59 @@ impl<'a, T: Number> Trainer<'a, T> {
         &self.gradients
     }
 
+    /// What all ranks of the run have alike.
+    pub fn run(&self) -> &Run {
+        &self.run
+    }
+
+    /// What it is trained on.
+    pub fn text(&self) -> &'a Text {
+        self.text
+    }
+
+    /// The ranks.
+    pub fn mesh(&self) -> &Mesh<'a> {
+        &self.mesh
+    }
+
+    /// The steps that were taken.
+    pub fn steps(&self) -> usize {
+        self.steps
+    }
+
+    /// What is this rank's of each bucket, where the ranks with the same parameters share them.
+    pub fn share_of_buckets(&self) -> Share {
+        let (place, Degrees { data, context, .. }) = (self.mesh.place(), self.mesh.degrees());
+        Share { rank: place.data * context + place.context, ranks: data * context }
+    }
+
+    /// What it has between two steps, each with its name: with the number of steps, all that the next one depends on.
+    pub fn state(&self) -> [(&'static str, &Values<T>); 3] {
+        let [mean, square] = self.moments.values();
+        [(STATE[0], &self.weights), (STATE[1], mean), (STATE[2], square)]
+    }
+
+    /// Goes on after `steps` steps that this run or another one has taken, with what `fill` gives of each parameter of the
+    /// [state](Trainer::state), by the state's name.
+    ///
+    /// # Errors
+    /// What `fill` ends with: the trainer is of no use then.
+    pub fn resume(
+        &mut self,
+        steps: usize,
+        mut fill: impl FnMut(&'static str, &Parameter, &mut [T]) -> Result<()>,
+    ) -> Result<()> {
+        let layout = self.model.layout();
+        let [mean, square] = self.moments.resume(steps);
+        for (name, values) in STATE.into_iter().zip([&mut self.weights, mean, square]) {
+            for (id, parameter) in layout.parameters() {
+                fill(name, parameter, values.of_mut(layout, id))?;
+            }
+        }
+        self.steps = steps;
+        Ok(())
+    }
+
     /// Takes the next step.
     ///
     /// # Errors
@@ -210,11 +266,7 @@ impl<'a, T: Number> Trainer<'a, T> {
         self.gradients.buckets_mut().for_each(|bucket| bucket.fill(T::ZERO));
         let (own, exchange, mut computed) = self.exchange(&data, T::of(1.0 / tokens as f64), begun)?;
         let place = self.mesh.place();
-        let degrees = self.mesh.degrees();
-        let share = Share {
-            rank: place.data * degrees.context + place.context,
-            ranks: degrees.data * degrees.context,
-        };
+        let share = self.share_of_buckets();
         // The loss is the same on all ranks of a layer: the first says it.
         let own = if place.tensor == 0 { own } else { 0.0 };
         let squares = square_norm(self.model.layout(), &self.gradients, share, place.tensor);

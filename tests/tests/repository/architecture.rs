@@ -390,6 +390,7 @@ const FLOORS: [(&str, &[&str]); 17] = [
             "parallel",
             "text",
             "train",
+            "checkpoint",
             "sample",
             "chart",
             "progress",
