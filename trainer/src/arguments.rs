@@ -137,6 +137,14 @@ pub struct Arguments {
     #[arg(long, requires = "checkpoint")]
     pub resume: bool,
 
+    /// Goes on without ranks that are lost, with the state of those that are left, or of the newest checkpoint
+    #[arg(long)]
+    pub elastic: bool,
+
+    /// Where the loss of each step goes, one a line
+    #[arg(long, value_name = "FILE")]
+    pub losses: Option<PathBuf>,
+
     /// Where the picture of the losses goes
     #[arg(long, value_name = "FILE", default_value = "loss.svg")]
     pub chart: PathBuf,

@@ -31,6 +31,7 @@
 pub mod arguments;
 pub mod chart;
 pub mod checkpoint;
+pub mod elastic;
 pub mod error;
 pub mod launch;
 pub mod layers;

@@ -13,7 +13,7 @@ use crate::optimizer::{AdamW, Moments, Schedule, Share, clipping, square_norm};
 use crate::parallel::data::{Exchange, exchange, share};
 use crate::parallel::tensor::Tensor;
 use crate::parallel::whole::gather;
-use crate::parameters::{Gradients, Local, Parameter, Present, Unfinished, Values};
+use crate::parameters::{Gradients, Layout, Local, Parameter, Present, Unfinished, Values};
 use crate::text::{Batch, Text};
 use crate::timeline::{Activity, Span};
 
@@ -333,6 +333,12 @@ impl<'a, T: Number> Trainer<'a, T> {
         Ok((loss, exchange, computed))
     }
 
+    /// What is left of it when its ranks cannot go on together.
+    pub fn keep(self) -> Kept<T> {
+        let layout = self.model.layout().clone();
+        Kept { layout, weights: self.weights, moments: self.moments, steps: self.steps }
+    }
+
     /// The whole model with all of its parameters, on rank 0. All ranks call it.
     ///
     /// # Errors
@@ -341,6 +347,33 @@ impl<'a, T: Number> Trainer<'a, T> {
         let model = Model::new(self.run.shape, self.run.bucket_bytes / size_of::<T>())?;
         let weights = gather(&self.mesh, self.model.layout(), &self.weights, model.layout())?;
         Ok(weights.map(|weights| Whole { model, weights }))
+    }
+}
+
+/// A trainer's state after its last whole step, without its ranks.
+pub struct Kept<T: Number> {
+    layout: Layout,
+    weights: Values<T>,
+    moments: Moments<T>,
+    steps: usize,
+}
+
+impl<T: Number> Kept<T> {
+    /// The steps that were taken.
+    pub fn steps(&self) -> usize {
+        self.steps
+    }
+
+    /// The state `state`, by the names of [`Trainer::state`], of the parameter with this name.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn of(&self, state: &str, name: &str) -> &[T] {
+        let [mean, square] = self.moments.values();
+        let mut all = STATE.into_iter().zip([&self.weights, mean, square]);
+        let (_, values) = all.find(|(name, _)| *name == state).expect("a state of a trainer");
+        let mut named = self.layout.parameters().filter(|(_, parameter)| parameter.name == name);
+        values.of(&self.layout, named.next().expect("a parameter of the model").0)
     }
 }
 

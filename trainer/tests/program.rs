@@ -201,6 +201,79 @@ fn a_run_goes_on_from_its_checkpoint_and_only_where_that_is_asked_for() {
     drop(std::fs::remove_dir_all(&directory));
 }
 
+/// The losses that a run has written.
+fn losses(file: &Path) -> Vec<f64> {
+    let text = std::fs::read_to_string(file).expect("losses");
+    drop(std::fs::remove_file(file));
+    text.lines().map(|line| line.parse().expect("a number")).collect()
+}
+
+/// Runs `options` undisturbed on one rank, and then `rounds` times on several, and kills one of them at some moment of its
+/// steps, again and again as long as `more` are left.
+fn check_losses(name: &str, options: &str, (rounds, kills): (u64, usize)) {
+    let (file, random, directory) = (chart(&format!("{name}-losses")), random(name), scratch(name));
+    let all = format!("--steps 40 --batch 12 --elastic --losses {} --sample 0", file.display());
+    let (output, _) = run(name, &all);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let expected = losses(&file);
+    assert_eq!(expected.len(), 40);
+    for round in 0..rounds {
+        let pictures = [chart(&format!("{name}-a")), chart(&format!("{name}-b"))];
+        let [losses_picture, step] = pictures.each_ref().map(|picture| picture.display());
+        let line = format!("{all} {options} --chart {losses_picture} --timeline {step}");
+        let line = line.replace("DIR", &directory.display().to_string());
+        let (mut parent, mut output, _) = started(&line, "parameters in");
+        let mut text = String::new();
+        for kill_number in 0..kills {
+            // One of ten lines, and a moment after it.
+            let number = round * 10 + kill_number as u64;
+            let until = kill_number * 4 + random.below(3 * number, 3);
+            while text.lines().filter(|line| line.starts_with("step ")).count() < until {
+                assert!(output.read_line(&mut text).expect("a line") > 0, "{text}");
+            }
+            std::thread::sleep(Duration::from_micros(random.below(3 * number + 1, 3000) as u64));
+            let mut alive = children(&parent);
+            alive.retain(|rank| Path::new(&format!("/proc/{rank}/cwd")).exists());
+            let victim = alive[random.below(3 * number + 2, alive.len())];
+            kill(Pid::from_raw(victim), Signal::SIGKILL).expect("it runs");
+            line_with_all(&mut output, &mut text, "lost ranks");
+        }
+        output.read_to_string(&mut text).expect("text");
+        let mut errors = String::new();
+        parent.stderr.take().expect("a pipe").read_to_string(&mut errors).expect("text");
+        assert!(parent.wait().expect("it ends").success(), "{text}{errors}");
+        text.lines().filter(|line| line.contains("lost ranks")).for_each(|line| println!("{line}"));
+        let found = losses(&file);
+        assert_eq!(found.len(), expected.len(), "{text}{errors}");
+        for (step, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            assert!((found / expected - 1.0).abs() < 1e-12, "{step}: {found} {expected}\n{text}{errors}");
+        }
+        pictures.iter().for_each(|picture| drop(std::fs::remove_file(picture)));
+        drop(std::fs::remove_dir_all(&directory));
+    }
+}
+
+/// Reads on to a line with `part`.
+fn line_with_all(output: &mut impl BufRead, text: &mut String, part: &str) {
+    let before = text.len();
+    while !text[before..].contains(part) {
+        assert!(output.read_line(text).expect("a line") > 0, "it ended before {part}: {text}");
+    }
+}
+
+#[test]
+fn ranks_that_are_left_have_the_losses_of_a_run_without_failures() {
+    check_losses("elastic", "--ranks 4", (1, 2));
+    check_losses("elastic-tp", "--ranks 4 --tp 2 --checkpoint DIR --every 2", (1, 1));
+}
+
+#[test]
+#[ignore = "a minute: fifty ranks are killed"]
+fn fifty_ranks_are_killed() {
+    check_losses("elastic-fifty", "--ranks 4", (20, 2));
+    check_losses("elastic-fifty-tp", "--ranks 4 --tp 2 --checkpoint DIR --every 2", (10, 1));
+}
+
 /// A bound on the size of files stands for a disk that is full: the parameters are below it, and a checkpoint is above.
 #[test]
 fn a_disk_without_room_ends_the_run_and_leaves_the_checkpoint_before() {

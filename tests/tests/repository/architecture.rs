@@ -391,6 +391,7 @@ const FLOORS: [(&str, &[&str]); 17] = [
             "text",
             "train",
             "checkpoint",
+            "elastic",
             "sample",
             "chart",
             "progress",

@@ -80,7 +80,7 @@ fn together<R>(world: Option<&Communicator>, own: Result<R>) -> Result<R> {
 }
 
 impl Checkpoints {
-    /// The checkpoints of `directory`, of which the newest `keep` are kept, one after every `every` steps. Makes the directory,
+    /// The checkpoints of `directory`, one after every `every` steps; the newest `keep` stay. Makes the directory,
     /// and removes what unfinished ones have left. All ranks of `world` call it.
     ///
     /// # Errors

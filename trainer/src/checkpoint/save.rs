@@ -182,7 +182,7 @@ fn settle(directory: &Path) -> Result<()> {
         .map_err(|error| Error::file(directory, "written", error))
 }
 
-/// Makes a checkpoint whole of which `ranks` ranks have written their files, and removes all but the newest `keep`.
+/// Makes a checkpoint whole when `ranks` ranks have written their files, and removes all but the newest `keep`.
 pub(super) fn commit(
     of: &Path,
     ranks: u32,
