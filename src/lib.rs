@@ -21,6 +21,8 @@
 //! Calls that need each other, on one communicator or several, are made together in a [`group`]. Blocks of the ranks may
 //! differ in length: see [`Blocks`].
 //!
+//! Tokens go to the [`experts`] that were chosen for them, and come back as weighted sums.
+//!
 //! Ranks in several processes join with a [`UniqueId`] ([`Communicator::join`]) or under a launcher
 //! ([`Communicator::from_launcher`]).
 //!
@@ -38,6 +40,7 @@ mod communicator;
 pub mod device;
 mod eager;
 mod engine;
+pub mod experts;
 mod planner;
 pub mod planning;
 pub mod probe;
@@ -80,15 +83,16 @@ pub fn alloc<T: Plain>(elements: usize) -> std::result::Result<SharedBuffer<T>, 
 pub use communicator::Work;
 #[doc(hidden)]
 pub use communicator::host_name;
-pub use communicator::{Communicator, Group, Scaled, Scope, ScopedWork, Shrink, WithTimeout, group};
+pub use communicator::{Communicator, Group, Mesh, Scaled, Scope, ScopedWork, Shrink, WithTimeout, group};
 pub use consort_control::bootstrap::{Launch, UniqueId};
 pub use consort_control::report::{
     CallReport, CycleStep, GraphReport, Guilty, RankReport, Report, WaitReport, WayReport, WireReport,
 };
 pub use consort_control::trace::{FlightEntry, FlightRecord, Straggler, Stragglers};
-pub use consort_kernels::{DataType, Element, F8E4m3, F8E5m2, ReduceOp, Scalar, ScalarSizeError};
+pub use consort_kernels::rows::Real;
+pub use consort_kernels::{DataType, Element, F8E4m3, F8E5m2, ReduceOp, Scalar, ScalarSizeError, bf16, f16};
 pub use consort_memory::areas::Registered;
-pub use consort_memory::{Held, HeldRead, MemoryError, Plain, SharedBuffer, Span, SpanMut};
+pub use consort_memory::{Buffer, Buffers, Held, HeldRead, MemoryError, Plain, SharedBuffer, Span, SpanMut};
 pub use consort_settings::options::Determinism;
 pub use consort_settings::options::{Options, Pinning, TransportChoice};
 pub use consort_types::blocks::Blocks;

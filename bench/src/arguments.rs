@@ -38,7 +38,7 @@ pub(crate) const ITERATIONS_TIME: Duration = Duration::from_secs(5);
 ///
 /// `collbench trace OUT IN...` merges the trace files (CONSORT_TRACE) of several hosts. `collbench plan`,
 /// `simulate` and `tune` (each with --help) ask the planner, price its candidates, and measure them. `collbench probe`
-/// measures the wires between ranks. `collbench env` shows every setting, its value now and where that came from.
+/// measures the wires between ranks, `collbench experts` dispatch and combine of a mixture of experts. `collbench env` shows every setting, its value now and where that came from.
 #[derive(Parser, Debug)]
 #[command(
     name = "collbench",

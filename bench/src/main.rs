@@ -18,6 +18,7 @@
 //! | `bound` | the subcommand that says what no schedule can exceed |
 //! | `topo`, `inventory`, `described` | the subcommand that shows a machine, and machines that files describe or a probe finds |
 //! | `probe` | the subcommand that measures the wires between ranks |
+//! | `experts` | the subcommand that measures dispatch and combine of a mixture of experts |
 //! | `plan`, `simulate`, `tune`, `planned`, `samples`, `schedule` | the subcommands that ask and teach the planner |
 
 #![forbid(unsafe_code)]
@@ -34,6 +35,7 @@ mod data;
 mod described;
 mod device;
 mod environment;
+mod experts;
 mod failure;
 mod group;
 mod inventory;
@@ -82,6 +84,7 @@ fn main() -> ExitCode {
         Some("bound") => return ended(bound::run(&arguments[1..])),
         Some("simulate") => return ended(simulate::run(&arguments[1..])),
         Some("probe") => return ended(probe::run(&arguments)),
+        Some("experts") => return ended(experts::run(&arguments)),
         Some("tune") => return ended(tune::run(&arguments)),
         Some("env") => return ended(environment::run(&arguments[1..])),
         _ => {}

@@ -22,6 +22,7 @@
 //! | `portable`, `x86` | what a register is and does at each level |
 //! | `float_control` | MXCSR and FPCR |
 //! | `reducer` | lengths, choice of kernel, the public calls |
+//! | `rows` | weighted sums of rows, and rows in 8-bit form |
 //! `cuda` | the kernels of GPUs: their launch records, and their images |
 
 mod convert;
@@ -36,6 +37,7 @@ mod operand;
 mod portable;
 mod reduce_op;
 mod reducer;
+pub mod rows;
 mod scalar;
 mod vector;
 #[cfg(target_arch = "x86_64")]
@@ -44,6 +46,7 @@ mod x86;
 pub use data_type::{DataType, Element, ParseDataTypeError};
 pub use factor::{Scalar, ScalarSizeError};
 pub use float8::{F8E4m3, F8E5m2};
+pub use half::{bf16, f16};
 pub use operand::{Source, Store, Target};
 pub use reduce_op::{ParseReduceOpError, ReduceOp};
 pub use reducer::{Level, Reducer, copy};

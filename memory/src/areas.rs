@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nix::fcntl::{FallocateFlags, FcntlArg, fallocate, fcntl};
 use nix::sys::mman::{MRemapFlags, MmapAdvise, madvise, mremap};
 
+use crate::held::{Buffer, sealed};
 use crate::{Mapping, MemoryError, Plain, SpanMut, maps};
 
 /// Bytes of a page; areas begin and end with one.
@@ -338,6 +339,27 @@ impl<T: Plain> SharedBuffer<T> {
         })?;
         const { assert!(align_of::<T>() <= PAGE) };
         Ok(Self { memory: SharedMemory::new(bytes)?, elements, life: PhantomData })
+    }
+}
+
+impl<T: Plain> sealed::Sealed for SharedBuffer<T> {}
+impl<T: Plain> Buffer for SharedBuffer<T> {
+    type Element = T;
+    /// It has no reference to its elements.
+    type Kept = Self;
+
+    fn keep(self) -> (Self, NonNull<u8>, usize) {
+        let start = NonNull::new(self.memory.span().as_mut_ptr()).expect("mappings are not null");
+        let bytes = self.elements * size_of::<T>();
+        (self, start, bytes)
+    }
+
+    fn back(kept: Self) -> Self {
+        kept
+    }
+
+    fn none() -> Self {
+        SharedBuffer::new(0).expect("a page of memory")
     }
 }
 

@@ -3,7 +3,7 @@
 //! Invariant: while a [`Held`] or a [`HeldRead`] lives, the bytes it names are allocated and belong to its
 //! holder. Two ways lead there in Rust, and forgetting a value can break neither; a third, `from_raw`, takes a C caller's word:
 //!
-//! - [`Lease`] owns a `Vec` jointly with what it handed out. Forgetting the lease leaks a count, so the
+//! - [`Lease`] owns a [`Buffer`] jointly with what it handed out. Forgetting the lease leaks a count, so the
 //!   allocation is never freed; forgetting a `Held` likewise, and [`Lease::try_take`] then never succeeds.
 //! - [`lend`] borrows, shaped like `std::thread::scope`. It does not return before every loan was dropped, and
 //!   that wait is not in a destructor of something the caller could forget: it is code of `lend` itself. A
@@ -53,8 +53,7 @@ impl HeldRead {
     /// If they are not inside.
     pub fn part(&self, offset: usize, bytes: usize) -> HeldRead {
         let span = self.read().slice(offset, bytes);
-        let start = NonNull::new(span.as_ptr().cast_mut()).unwrap_or(NonNull::dangling());
-        HeldRead { start, bytes, _keep: Arc::clone(&self._keep) }
+        HeldRead { start: start_of(span.as_ptr()), bytes, _keep: Arc::clone(&self._keep) }
     }
 
     /// Memory of a caller who promises to keep it, as C callers do.
@@ -63,8 +62,7 @@ impl HeldRead {
     /// While the value or a clone of it lives, `bytes` bytes from `start` must stay readable and unwritten. `start` may
     /// be null if `bytes` is 0.
     pub unsafe fn from_raw(start: *const u8, bytes: usize) -> Self {
-        let start = NonNull::new(start.cast_mut()).unwrap_or(NonNull::dangling());
-        HeldRead { start, bytes, _keep: elsewhere() }
+        HeldRead { start: start_of(start), bytes, _keep: elsewhere() }
     }
 
     /// Length in bytes.
@@ -160,7 +158,8 @@ fn elsewhere() -> Arc<dyn Send + Sync> {
 }
 
 /// A vector's allocation, without a reference to its elements.
-struct Allocation<T: Plain> {
+#[doc(hidden)]
+pub struct Allocation<T: Plain> {
     start: NonNull<T>,
     elements: usize,
     capacity: usize,
@@ -171,9 +170,15 @@ unsafe impl<T: Plain> Send for Allocation<T> {}
 // SAFETY: as above.
 unsafe impl<T: Plain> Sync for Allocation<T> {}
 impl<T: Plain> Allocation<T> {
+    fn of(vector: Vec<T>) -> Self {
+        let mut vector = ManuallyDrop::new(vector);
+        let start = NonNull::new(vector.as_mut_ptr()).expect("a vector's pointer is not null");
+        Allocation { start, elements: vector.len(), capacity: vector.capacity() }
+    }
+
     fn into_vec(self) -> Vec<T> {
         let this = ManuallyDrop::new(self);
-        // SAFETY: the parts of the vector given to `Lease::new`; `this` is not dropped, so they are used once.
+        // SAFETY: the parts of the vector given to `Allocation::of`; `this` is not dropped, so they are used once.
         unsafe { Vec::from_raw_parts(this.start.as_ptr(), this.elements, this.capacity) }
     }
 }
@@ -185,51 +190,150 @@ impl<T: Plain> Drop for Allocation<T> {
     }
 }
 
-/// A vector that operations may use; given back when none does any more.
-pub struct Lease<T: Plain> {
-    allocation: Arc<Allocation<T>>,
+pub(crate) mod sealed {
+    /// A type of this crate, or one that it knows.
+    pub trait Sealed {}
 }
 
-impl<T: Plain> Lease<T> {
-    /// Takes the vector.
-    pub fn new(vector: Vec<T>) -> Self {
-        let mut vector = ManuallyDrop::new(vector);
-        let start = NonNull::new(vector.as_mut_ptr()).expect("a vector's pointer is not null");
-        let allocation = Allocation { start, elements: vector.len(), capacity: vector.capacity() };
-        Self { allocation: Arc::new(allocation) }
+/// A buffer of elements that owns its memory, which stays where it is when the buffer moves: a `Vec`, or memory of
+/// `SharedBuffer`, which the ranks of a host map and nothing has to be copied for.
+pub trait Buffer: sealed::Sealed + Send + Sized + 'static {
+    /// What it holds.
+    type Element: Plain;
+    /// The buffer without a reference to its elements.
+    #[doc(hidden)]
+    type Kept: Send + Sync + 'static;
+
+    /// The buffer, the first byte of its elements, and how many bytes they have.
+    #[doc(hidden)]
+    fn keep(self) -> (Self::Kept, NonNull<u8>, usize);
+
+    /// The buffer again.
+    #[doc(hidden)]
+    fn back(kept: Self::Kept) -> Self;
+
+    /// One of no elements.
+    ///
+    /// # Panics
+    /// If there is no memory for that.
+    #[doc(hidden)]
+    fn none() -> Self;
+}
+
+impl<T: Plain> sealed::Sealed for Vec<T> {}
+impl<T: Plain> Buffer for Vec<T> {
+    type Element = T;
+    type Kept = Allocation<T>;
+
+    fn keep(self) -> (Allocation<T>, NonNull<u8>, usize) {
+        let kept = Allocation::of(self);
+        let (start, bytes) = (kept.start.cast(), kept.elements * size_of::<T>());
+        (kept, start, bytes)
+    }
+
+    fn back(kept: Allocation<T>) -> Self {
+        kept.into_vec()
+    }
+
+    fn none() -> Self {
+        Vec::new()
+    }
+}
+
+/// A buffer that operations may use; given back when none does any more.
+pub struct Lease<B: Buffer> {
+    kept: Arc<B::Kept>,
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: an address range that `kept`, itself `Send + Sync`, keeps allocated, as of `HeldRead`.
+unsafe impl<B: Buffer> Send for Lease<B> {}
+// SAFETY: as above.
+unsafe impl<B: Buffer> Sync for Lease<B> {}
+
+impl<B: Buffer> Lease<B> {
+    /// Takes the buffer.
+    pub fn new(buffer: B) -> Self {
+        let (kept, start, bytes) = buffer.keep();
+        Self { kept: Arc::new(kept), start, bytes }
     }
 
     /// Elements.
     pub fn len(&self) -> usize {
-        self.allocation.elements
+        self.bytes / size_of::<B::Element>()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.allocation.elements == 0
+        self.bytes == 0
     }
 
     /// The right to use the elements, for as long as it is kept.
     pub fn hold(&self) -> Held {
-        Held(HeldRead {
-            start: self.allocation.start.cast(),
-            bytes: self.allocation.elements * size_of::<T>(),
-            _keep: Arc::clone(&self.allocation) as Arc<dyn Send + Sync>,
-        })
+        let keep = Arc::clone(&self.kept) as Arc<dyn Send + Sync>;
+        Held(HeldRead { start: self.start, bytes: self.bytes, _keep: keep })
     }
 
-    /// The vector, once no [`Held`] is left.
+    /// The buffer, once no [`Held`] is left.
     ///
     /// # Errors
     /// The lease itself while the memory is in use.
-    pub fn try_take(self) -> Result<Vec<T>, Self> {
-        Arc::try_unwrap(self.allocation).map(Allocation::into_vec).map_err(|allocation| Self { allocation })
+    pub fn try_take(self) -> Result<B, Self> {
+        let Self { kept, start, bytes } = self;
+        Arc::try_unwrap(kept).map(B::back).map_err(|kept| Self { kept, start, bytes })
     }
 }
 
-impl<T: Plain> fmt::Debug for Lease<T> {
+impl<B: Buffer> fmt::Debug for Lease<B> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Lease").field("elements", &self.allocation.elements).finish_non_exhaustive()
+        out.debug_struct("Lease").field("elements", &self.len()).finish_non_exhaustive()
+    }
+}
+
+/// What an operation owns and gives back: a [`Buffer`], or two.
+pub trait Buffers: Sized {
+    /// Of each of them.
+    type Leases: Send + Sync + 'static;
+
+    /// All of it, once no [`Held`] is left.
+    ///
+    /// # Errors
+    /// The leases while some memory is in use.
+    fn try_take(leases: Self::Leases) -> Result<Self, Self::Leases>;
+
+    /// Of no elements.
+    #[doc(hidden)]
+    fn none() -> Self;
+}
+
+impl<B: Buffer> Buffers for B {
+    type Leases = Lease<B>;
+
+    fn try_take(lease: Lease<B>) -> Result<Self, Lease<B>> {
+        lease.try_take()
+    }
+
+    fn none() -> Self {
+        <B as Buffer>::none()
+    }
+}
+
+impl<A: Buffer, B: Buffer> Buffers for (A, B) {
+    type Leases = (Lease<A>, Lease<B>);
+
+    fn try_take((first, second): Self::Leases) -> Result<Self, Self::Leases> {
+        match (first.try_take(), second.try_take()) {
+            (Ok(first), Ok(second)) => Ok((first, second)),
+            (first, second) => Err((
+                first.map_or_else(|lease| lease, Lease::new),
+                second.map_or_else(|lease| lease, Lease::new),
+            )),
+        }
+    }
+
+    fn none() -> Self {
+        (<A as Buffer>::none(), <B as Buffer>::none())
     }
 }
 
@@ -272,10 +376,24 @@ impl<'env> Lender<'_, 'env> {
         Held(self.loan(NonNull::from(slice).cast(), bytes))
     }
 
+    /// Lends a span for reading.
+    pub fn share_span(&self, span: Span<'env>) -> HeldRead {
+        self.loan(start_of(span.as_ptr()), span.len())
+    }
+
+    /// Lends a span for reading and writing; its copies stay as they are, and alias the loan.
+    pub fn share_span_mut(&self, span: SpanMut<'env>) -> Held {
+        Held(self.loan(start_of(span.as_mut_ptr()), span.len()))
+    }
+
     fn loan(&self, start: NonNull<u8>, bytes: usize) -> HeldRead {
         *self.loans.out.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         HeldRead { start, bytes, _keep: Arc::new(Loan(Arc::clone(&self.loans))) }
     }
+}
+
+fn start_of(address: *const u8) -> NonNull<u8> {
+    NonNull::new(address.cast_mut()).unwrap_or(NonNull::dangling())
 }
 
 impl fmt::Debug for Lender<'_, '_> {

@@ -38,7 +38,7 @@ pub use counter::Counter;
 pub use error::MemoryError;
 #[cfg(not(loom))]
 pub use fork::ForkStamp;
-pub use held::{Held, HeldRead, Lease, Lender, lend};
+pub use held::{Buffer, Buffers, Held, HeldRead, Lease, Lender, lend};
 #[cfg(not(loom))]
 pub use mapping::Mapping;
 pub use packets::{Arrival, Inbox, Outbox, Row, copy_short};

@@ -20,6 +20,8 @@ const FAILED_MAX: Duration = GRACE.saturating_mul(2);
 pub(super) enum Purpose {
     /// A split of a revoked communicator.
     Split,
+    /// A mesh over a revoked communicator.
+    Mesh,
     /// A communicator without these ranks, which are sorted; whether its operations are ended first.
     Shrink { excluded: Vec<Rank>, aborting: bool },
 }
@@ -50,6 +52,7 @@ impl Purpose {
     fn words(&self, size: u32) -> Vec<u64> {
         match self {
             Purpose::Split => vec![0],
+            Purpose::Mesh => vec![3],
             Purpose::Shrink { excluded, aborting } => {
                 let mut words = vec![0; 1 + size.div_ceil(64) as usize];
                 words[0] = 1 + u64::from(*aborting);
@@ -65,6 +68,7 @@ impl Purpose {
     fn read(words: &[u64], size: u32) -> Option<Self> {
         match words {
             [0, ..] => Some(Purpose::Split),
+            [3, ..] => Some(Purpose::Mesh),
             [what @ (1 | 2), bits @ ..] if bits.len() == size.div_ceil(64) as usize => {
                 let is_out = |rank: &Rank| bits[*rank as usize / 64] >> (rank % 64) & 1 == 1;
                 Some(Purpose::Shrink { excluded: (0..size).filter(is_out).collect(), aborting: *what == 2 })
@@ -76,6 +80,7 @@ impl Purpose {
     fn name(&self) -> &'static str {
         match self {
             Purpose::Split => "split",
+            Purpose::Mesh => "mesh",
             Purpose::Shrink { .. } => "shrink",
         }
     }
@@ -83,7 +88,7 @@ impl Purpose {
     /// The purpose in words for people.
     fn text(&self) -> String {
         match self {
-            Purpose::Split => "split".into(),
+            Purpose::Split | Purpose::Mesh => self.name().into(),
             Purpose::Shrink { excluded, aborting } => {
                 let how = if *aborting { "Abort" } else { "Idle" };
                 format!("shrink without {} (Shrink::{how})", list(excluded))
@@ -94,10 +99,15 @@ impl Purpose {
 
 /// `rank 1: shrink without 2 (Shrink::Idle); ranks 0, 3: shrink without 2, 4 (Shrink::Idle)`.
 fn difference(said: &[(Rank, Vec<u64>)], size: u32) -> String {
+    let text = |words| Purpose::read(words, size).map_or("something else".into(), |purpose| purpose.text());
+    by_text(said.iter().map(|(rank, words)| (*rank, text(words))))
+}
+
+/// What ranks said, those first that fewest said: `rank 1: this; ranks 0, 3: that`.
+pub(super) fn by_text(said: impl Iterator<Item = (Rank, String)>) -> String {
     let mut by_text: BTreeMap<String, Vec<Rank>> = BTreeMap::new();
-    for (rank, words) in said {
-        let text = Purpose::read(words, size).map_or("something else".into(), |purpose| purpose.text());
-        by_text.entry(text).or_default().push(*rank);
+    for (rank, text) in said {
+        by_text.entry(text).or_default().push(rank);
     }
     let mut parts: Vec<(Vec<Rank>, String)> =
         by_text.into_iter().map(|(text, ranks)| (ranks, text)).collect();
@@ -207,13 +217,14 @@ mod tests {
         let shrink = |excluded: &[Rank], aborting| Purpose::Shrink { excluded: excluded.to_vec(), aborting };
         for (purpose, size) in [
             (Purpose::Split, 3),
+            (Purpose::Mesh, 3),
             (shrink(&[0], false), 2),
             (shrink(&[63, 64], true), 65),
             (shrink(&[127], true), 128),
         ] {
             assert_eq!(Purpose::read(&purpose.words(size), size), Some(purpose));
         }
-        assert_eq!(Purpose::read(&[3, 0], 2), None);
+        assert_eq!(Purpose::read(&[4, 0], 2), None);
         assert_eq!(Purpose::read(&[1], 2), None);
     }
 

@@ -1,5 +1,6 @@
 //! The shared heart of a communicator: the thread that owns its progress, and how threads wait.
 
+mod behind;
 mod room;
 mod started;
 
@@ -15,6 +16,7 @@ use consort_memory::{Span, SpanMut};
 
 use super::drive::{Foreground, Queued, drive};
 use super::routes::ProcessRoutes;
+use super::together::Entry;
 use crate::engine::discarded;
 use crate::engine::readiness::Readiness;
 use crate::engine::wires::WireRecord;
@@ -285,11 +287,15 @@ impl Core {
         self.planning.admit(&call)?;
         let run = || {
             let mut owned = self.with_room(owned, 1, timeout)?;
+            if owned.engine.queued() != 0 {
+                return self.wait_in_queue(owned, &[Entry { call, blocks, buffers }], timeout);
+            }
             self.collective_by(&mut owned.engine, call, blocks, timeout, buffers)
         };
         run().map_err(|error| self.dumped(error))
     }
 
+    /// As [`Core::collective_on`], with nothing queued.
     fn collective_by(
         &self,
         engine: &mut Engine,
@@ -298,7 +304,6 @@ impl Core {
         timeout: Duration,
         buffers: Buffers<'_>,
     ) -> Result<u64> {
-        self.finish_queue(engine, timeout)?;
         let request = engine.enter(call, this_thread());
         if call.count == 0 {
             engine.leave(&request);
@@ -317,6 +322,7 @@ impl Core {
         let buffers = Buffers { input: Span::of(&input), output: SpanMut::of(&mut output) };
         let run = || {
             let engine = &mut *self.with_room(None, 1, timeout)?.engine;
+            self.finish_queue(engine, timeout)?;
             self.collective_by(engine, barrier_call(), None, timeout, buffers)?;
             // What this rank said last must not be lost with its end of the connection.
             let until = Instant::now() + timeout;
@@ -343,8 +349,14 @@ impl Core {
         buffers: &[Buffers<'_>],
     ) -> Result<()> {
         let run = || {
-            let engine = &mut *owned.map_or_else(|| self.acquire(), Ok)?.engine;
-            self.finish_queue(engine, timeout)?;
+            let mut owned = owned.map_or_else(|| self.acquire(), Ok)?;
+            if owned.engine.queued() != 0 {
+                let entries: Vec<Entry<'_>> = (calls.iter().zip(buffers))
+                    .map(|(call, buffers)| Entry { call: *call, blocks: None, buffers: *buffers })
+                    .collect();
+                return self.wait_in_queue(owned, &entries, timeout).map(drop);
+            }
+            let engine = &mut *owned.engine;
             let mut task = engine.take_task();
             task.prepare(timeout);
             calls.iter().for_each(|call| task.push(engine.enter(*call, this_thread()), None));
@@ -378,7 +390,7 @@ impl Core {
         finished.map_err(|error| self.dumped(error))
     }
 
-    /// Waits for the operations that were started before this call: each has this call's deadline if that is sooner than
+    /// Waits for all operations that were started before this call: each has this call's deadline if that is sooner than
     /// its own.
     fn finish_queue(&self, engine: &mut Engine, timeout: Duration) -> Result<()> {
         if engine.queued() == 0 {
@@ -391,7 +403,7 @@ impl Core {
 
     /// Advances all queued operations to their ends.
     fn drain_queue(&self, engine: &mut Engine) -> Result<()> {
-        drive(self.policy.waiter(), &mut Queued { core: self, engine })
+        drive(self.policy.waiter(), &mut Queued { core: self, engine, until: None })
     }
 
     /// Whether an operation is under way. From any thread.
@@ -450,7 +462,7 @@ impl Core {
     }
 
     pub(crate) fn wires(&self) -> Result<Vec<WireRecord>> {
-        self.wait_for_engine(|| self.engine.try_acquire().map(|engine| engine.wires()))
+        self.wait_for_engine(|| self.engine.try_acquire().map(|mut engine| engine.wires()))
     }
 
     /// The longest wait for queued operations at the end: those in streams come after the program's own work there.

@@ -5,6 +5,7 @@
 
 use super::Core;
 use crate::engine::{Buffers, Engine, Progress, Task};
+use crate::ticket::Ticket;
 use crate::wait::{Look, Waiter};
 use consort_types::error::Result;
 
@@ -84,15 +85,17 @@ impl Driven for Foreground<'_> {
     }
 }
 
-/// What is queued, which the caller's own operation comes after.
+/// What is queued: all of it, or as long as something in it is not over that the caller waits for.
 pub(super) struct Queued<'a> {
     pub(super) core: &'a Core,
     pub(super) engine: &'a mut Engine,
+    pub(super) until: Option<&'a Ticket>,
 }
 
 impl Driven for Queued<'_> {
     fn turn(&mut self) -> Result<Progress> {
-        Ok(self.core.advance_queue(self.engine))
+        let progress = self.core.advance_queue(self.engine);
+        Ok(if self.until.is_some_and(Ticket::is_done) { Progress::Done } else { progress })
     }
 
     fn pause(&mut self, waiter: &mut Waiter) -> bool {

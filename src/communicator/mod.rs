@@ -11,7 +11,9 @@ mod group;
 mod grow;
 mod health;
 mod join;
+mod mesh;
 mod observe;
+mod owning;
 pub(crate) mod point;
 mod register;
 mod replan;
@@ -42,6 +44,7 @@ use consort_memory::{Span, SpanMut};
 pub(crate) use self::core::Core;
 pub use group::{Group, group};
 pub use health::WithTimeout;
+pub use mesh::Mesh;
 pub use scaled::Scaled;
 pub use scope::{Scope, ScopedWork};
 pub use shrink::Shrink;
@@ -266,16 +269,19 @@ impl Drop for Owner {
 
 impl std::fmt::Debug for Communicator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Communicator")
-            .field("rank", &self.rank())
-            .field("size", &self.size())
-            .finish_non_exhaustive()
+        let mut debug = f.debug_struct("Communicator");
+        let label = &self.core.group.label;
+        if !label.is_empty() {
+            debug.field("label", label);
+        }
+        debug.field("rank", &self.rank()).field("size", &self.size()).finish_non_exhaustive()
     }
 }
 
-/// `Communicator` crosses threads; this does not compile otherwise.
+/// These cross threads; this does not compile otherwise.
 const _: () = {
     const fn crosses_threads<T: Send + Sync>() {}
     crosses_threads::<Communicator>();
+    crosses_threads::<Mesh>();
     crosses_threads::<Error>();
 };

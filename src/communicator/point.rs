@@ -1,11 +1,11 @@
 //! Messages between two ranks.
 
 use consort_kernels::{DataType, Element};
-use consort_memory::{Span, SpanMut};
+use consort_memory::{Held, HeldRead, Span, SpanMut};
 
 use super::Communicator;
 use crate::Rank;
-use crate::engine::Buffers;
+use crate::engine::{Buffers, Memory, Source, Start};
 use consort_types::blocks::Blocks;
 use consort_types::call::{Call, Kind};
 use consort_types::error::{Error, Result};
@@ -14,6 +14,17 @@ use consort_types::varying::CallV;
 
 /// A call with its blocks, where they differ, and with its buffers.
 pub(crate) type Part<'a, I, O> = (Call, Option<Blocks<'a>>, I, O);
+
+/// A message to be started.
+pub(super) fn message(call: Call, input: Source, output: Option<Held>) -> Start<'static> {
+    Start { call, blocks: None, memory: Memory { input, output, _kept: Vec::new() } }
+}
+
+/// The messages of an exchange to be started.
+pub(super) fn exchanged(calls: Option<[Call; 2]>, input: HeldRead, output: Held) -> Vec<Start<'static>> {
+    let Some([send, receive]) = calls else { return Vec::new() };
+    vec![message(send, Source::Apart(input), None), message(receive, Source::Elsewhere, Some(output))]
+}
 
 impl Communicator {
     /// Sends `input` to rank `to`, which must [`receive`](Communicator::receive) as many elements of the same
@@ -90,9 +101,8 @@ impl Communicator {
         buffers: Buffers<'_>,
     ) -> Result<()> {
         self.core().check()?;
-        self.check_other(kind, peer)?;
         let bytes = if kind == Kind::Send { buffers.input.len() } else { buffers.output.len() };
-        let call = self.message(kind, data_type, bytes, peer)?;
+        let call = self.alone(kind, data_type, bytes, peer)?;
         self.core().exchange_on(None, &[call], self.timeout(), &[buffers])
     }
 
@@ -109,6 +119,22 @@ impl Communicator {
         from: Rank,
     ) -> Result<()> {
         self.core().check()?;
+        match self.both(data_type, input, to, output, from)? {
+            Some(calls) => self.core().exchange(&calls, &self.timeout, Buffers { input, output }),
+            None => Ok(()),
+        }
+    }
+
+    /// The two messages of an exchange; none where the rank is both of its ends, whose bytes are moved then.
+    #[inline]
+    pub(super) fn both(
+        &self,
+        data_type: DataType,
+        input: Span<'_>,
+        to: Rank,
+        output: SpanMut<'_>,
+        from: Rank,
+    ) -> Result<Option<[Call; 2]>> {
         let (start, end) = (input.as_ptr() as usize, output.as_mut_ptr() as usize);
         if !input.is_empty() && !output.is_empty() && start < end + output.len() && end < start + input.len()
         {
@@ -134,11 +160,18 @@ impl Communicator {
                 ));
             }
             output.copy_from(input);
-            return Ok(());
+            return Ok(None);
         }
         let send = self.message(Kind::Send, data_type, input.len(), to)?;
         let receive = self.message(Kind::Receive, data_type, output.len(), from)?;
-        self.core().exchange(&[send, receive], &self.timeout, Buffers { input, output })
+        Ok(Some([send, receive]))
+    }
+
+    /// A message that is not part of a group, which has been checked.
+    pub(super) fn alone(&self, kind: Kind, data_type: DataType, bytes: usize, peer: Rank) -> Result<Call> {
+        let call = self.message(kind, data_type, bytes, peer)?;
+        self.check_other(kind, peer)?;
+        Ok(call)
     }
 
     fn check_peer(&self, name: &str, peer: Rank) -> Result<()> {

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use consort_kernels::{Element, ReduceOp};
 use consort_memory::{Held, Lender, lend};
 
+use super::point::{exchanged, message};
 use super::surface::{collectives, method};
 use super::typed::block;
 use super::{Communicator, Core};
 use crate::Rank;
-use crate::engine::Source;
+use crate::engine::{Memory, Source, Start};
 use crate::ticket::Ticket;
 use consort_types::blocks::Blocks;
-use consort_types::call::Call;
+use consort_types::call::{Call, Kind};
 use consort_types::error::{Error, Result};
 use consort_types::varying::CallV;
 
@@ -125,11 +126,67 @@ macro_rules! in_scopes {
 impl<'a, 'env> Scope<'a, '_, 'env> {
     collectives!(in_scopes);
 
+    /// Starts to send `input` to rank `to`, as [`Communicator::send`]. It goes on beside collectives and other messages; those to
+    /// the same rank arrive in the order in which they were started.
+    ///
+    /// ```
+    /// let ranks = consort::Communicator::local(2)?;
+    /// std::thread::scope(|threads| {
+    ///     for comm in &ranks {
+    ///         threads.spawn(move || {
+    ///             let (sent, other) = (vec![comm.rank(); 100_000], 1 - comm.rank());
+    ///             let mut received = vec![0; 100_000];
+    ///             // Both send first.
+    ///             comm.scope(|scope| {
+    ///                 scope.send(&sent, other)?;
+    ///                 scope.receive(&mut received, other)?.wait()
+    ///             })
+    ///             .expect("both ranks call it");
+    ///             assert!(received.iter().all(|value| *value == other));
+    ///         });
+    ///     }
+    /// });
+    /// # consort::Result::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::send`] what can be seen at once; the rest comes when it is waited for.
+    pub fn send<T: Element>(&'a self, input: &'env [T], to: Rank) -> Result<ScopedWork<'a>> {
+        let call = self.comm.alone(Kind::Send, T::DATA_TYPE, size_of_val(input), to)?;
+        self.start(vec![message(call, Source::Apart(self.lender.share(input)), None)])
+    }
+
+    /// Starts to receive what rank `from` sends. See [`Scope::send`].
+    ///
+    /// # Errors
+    /// As [`Scope::send`].
+    pub fn receive<T: Element>(&'a self, output: &'env mut [T], from: Rank) -> Result<ScopedWork<'a>> {
+        let call = self.comm.alone(Kind::Receive, T::DATA_TYPE, size_of_val(output), from)?;
+        self.start(vec![message(call, Source::Elsewhere, Some(self.lender.share_mut(output)))])
+    }
+
+    /// Starts to send `input` to rank `to` and to receive `output` from rank `from`, as
+    /// [`Communicator::exchange_into`]. See [`Scope::send`].
+    ///
+    /// # Errors
+    /// As [`Scope::send`].
+    pub fn exchange<T: Element>(
+        &'a self,
+        input: &'env [T],
+        to: Rank,
+        output: &'env mut [T],
+        from: Rank,
+    ) -> Result<ScopedWork<'a>> {
+        let (held, written) = (self.lender.share(input), self.lender.share_mut(output));
+        let calls = self.comm.both(T::DATA_TYPE, held.read(), to, written.span(), from)?;
+        self.start(exchanged(calls, held, written))
+    }
+
     fn in_place<T: Element>(&'a self, call: Call, buffer: &'env mut [T]) -> Result<ScopedWork<'a>> {
         let bytes = size_of_val(buffer);
         let held = self.lender.share_mut(buffer);
         call.check(self.comm.rank(), self.comm.size(), held.read(), held.span())?;
-        self.start(call, None, Source::Within(held.clone(), 0, bytes), held)
+        self.collective(call, None, Source::Within(held.clone(), 0, bytes), held)
     }
 
     fn apart<T: Element>(
@@ -145,20 +202,24 @@ impl<'a, 'env> Scope<'a, '_, 'env> {
             Some(blocks) => call.check_blocks(rank, size, blocks, from.read(), to.span())?,
             None => call.check(rank, size, from.read(), to.span())?,
         }
-        self.start(call, blocks, Source::Apart(from), to)
+        self.collective(call, blocks, Source::Apart(from), to)
     }
 
-    fn start(
+    fn collective(
         &'a self,
         call: Call,
         blocks: Option<Blocks<'_>>,
         input: Source,
         output: Held,
     ) -> Result<ScopedWork<'a>> {
-        let (call, process, timeout) =
-            (self.comm.with_own_algorithm(call), self.comm.process(), self.comm.timeout());
+        let call = self.comm.with_own_algorithm(call);
+        let memory = Memory { input, output: Some(output), _kept: Vec::new() };
+        self.start(vec![Start { call, blocks, memory }])
+    }
+
+    fn start(&'a self, calls: Vec<Start<'_>>) -> Result<ScopedWork<'a>> {
         let core = self.comm.core();
-        let ticket = core.start(process, call, blocks, timeout, input, Some(output))?;
+        let ticket = core.start(self.comm.process(), calls, self.comm.timeout())?;
         let mut tickets =
             self.tickets.try_borrow_mut().map_err(|_| Error::internal("a scope used while it ends"))?;
         tickets.push(ticket.clone());

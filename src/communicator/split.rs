@@ -1,5 +1,6 @@
 //! New communicators out of old ones.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::agree::{Agreed, Purpose, Unless};
@@ -7,6 +8,8 @@ use super::{Communicator, Core};
 use crate::Rank;
 use consort_control::bootstrap;
 use consort_control::membership::group::Group;
+use consort_control::membership::member::Member;
+use consort_control::membership::process::{Process, Shared};
 use consort_settings::options::Settings;
 use consort_types::call::Kind;
 use consort_types::error::{Error, Result};
@@ -36,25 +39,31 @@ impl Communicator {
         let span = tracing::debug_span!("split", rank = self.rank(), color, key);
         let _entered = span.enter();
         let mine = [i64::from(color.is_some()), i64::from(color.unwrap_or(0)), key];
-        let (label, number, all) = match self.core().check() {
+        let Said { number, by_control_links, words } = self.all_say_of_parts(Kind::Split, &mine)?;
+        let label = if by_control_links { "split after revoke" } else { "split" };
+        let Some(color) = color else { return Ok(None) };
+        let group = &self.core().group;
+        let (uid, members) = part(group, label, number, color, &words);
+        Ok(Some(self.among(uid, members)))
+    }
+
+    /// What each rank says of new communicators of some of its ranks: a collective; on a revoked communicator an agreement.
+    pub(super) fn all_say_of_parts(&self, kind: Kind, mine: &[i64]) -> Result<Said> {
+        match self.core().check() {
             Ok(()) => {
-                let (number, all) = self.all_say(Kind::Split, &mine)?;
-                ("split", number, all)
+                let (number, words) = self.all_say(kind, mine)?;
+                Ok(Said { number, by_control_links: false, words })
             }
             // Its operations are over, but its ranks still hear each other.
             Err(Error::Revoked { .. }) => {
                 let _owned = self.core().acquire_failed(Instant::now() + self.timeout())?;
+                let purpose = if kind == Kind::Mesh { Purpose::Mesh } else { Purpose::Split };
                 let all_ranks = (0..self.size()).collect();
-                let Agreed { round, words } =
-                    self.agree(Purpose::Split, all_ranks, &mine, Unless::Aborted)?;
-                ("split after revoke", round, words)
+                let Agreed { round, words } = self.agree(purpose, all_ranks, mine, Unless::Aborted)?;
+                Ok(Said { number: round, by_control_links: true, words })
             }
-            Err(error) => return Err(error),
-        };
-        let Some(color) = color else { return Ok(None) };
-        let group = &self.core().group;
-        let (uid, members) = part(group, label, number, color, &all);
-        Ok(Some(self.among(uid, members)))
+            Err(error) => Err(error),
+        }
     }
 
     /// A new communicator of some of this one's ranks, named by their ranks in the job.
@@ -64,10 +73,50 @@ impl Communicator {
 
     /// The same with other settings, which are equal on all of its ranks.
     pub(super) fn with_settings(&self, uid: u64, members: Vec<Rank>, settings: Settings) -> Communicator {
+        self.seed().grow(uid, members, settings, String::new())
+    }
+
+    pub(super) fn seed(&self) -> Seed {
         let core = self.core();
-        let group = Group::new(core.group.member.clone(), uid, members, settings.records);
-        let core = Core::new(group, core.shared.clone(), settings);
-        Communicator::from_core(core, self.process().clone())
+        Seed {
+            member: core.group.member.clone(),
+            shared: core.shared.clone(),
+            process: self.process().clone(),
+        }
+    }
+}
+
+/// What each rank said, in the order of the ranks, and what tells this call from all others of the communicator.
+pub(super) struct Said {
+    pub(super) number: u64,
+    /// Calls of both ways have the same numbers.
+    pub(super) by_control_links: bool,
+    pub(super) words: Vec<i64>,
+}
+
+/// What communicators of one rank of a job have in common.
+pub(super) struct Seed {
+    member: Arc<Member>,
+    shared: Arc<Shared>,
+    process: Arc<Process>,
+}
+
+impl Seed {
+    pub(super) fn is_forked(&self) -> bool {
+        self.shared.fork.is_forked_child()
+    }
+
+    /// A communicator of some ranks of the job, this one among them.
+    pub(super) fn grow(
+        &self,
+        uid: u64,
+        members: Vec<Rank>,
+        settings: Settings,
+        label: String,
+    ) -> Communicator {
+        let group = Group::labelled(self.member.clone(), uid, members, settings.records, label);
+        let core = Core::new(group, self.shared.clone(), settings);
+        Communicator::from_core(core, self.process.clone())
     }
 }
 

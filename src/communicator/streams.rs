@@ -33,7 +33,7 @@ pub(crate) struct Batch<'a> {
     pub(crate) core: &'a Arc<Core>,
     pub(crate) process: &'a Arc<Process>,
     pub(crate) timeout: Duration,
-    /// Whether what was started before must be over before the host moves data for these.
+    /// Whether what was started before and uses the same links must be over before the host moves data for these.
     pub(crate) in_turn: bool,
     pub(crate) calls: Vec<Streamed<'a>>,
 }
@@ -177,8 +177,12 @@ impl<'a> Member<'a> {
     fn turn(&mut self) -> bool {
         let Some(task) = &mut self.task else { return false };
         let engine = &mut *self.owned.engine;
+        let mut moved = false;
         if self.in_turn && !task.is_enqueued() && engine.queued() > 0 {
-            return self.core.guarded(|| self.core.advance_queue(engine)) == Progress::Moved;
+            moved = self.core.guarded(|| self.core.advance_queue(engine)) == Progress::Moved;
+            if engine.is_behind(task) {
+                return moved;
+            }
         }
         let turn = self.core.guarded(|| {
             let buffers: Vec<Buffers<'_>> = self.memory.iter().map(Memory::buffers).collect();
@@ -190,7 +194,7 @@ impl<'a> Member<'a> {
                 if self.is_done || task.is_enqueued() {
                     self.result = Some(Ok(()));
                 }
-                progress != Progress::Blocked
+                moved || progress != Progress::Blocked
             }
             Err(error) => {
                 engine.leave_failed(task);

@@ -4,14 +4,16 @@
 //! one is not over; nothing here waits for one communicator alone. Taking the engines cannot deadlock: a thread that
 //! meets another call in one of them gives up and says so.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use consort_memory::{Span, SpanMut};
+use consort_memory::{Lender, Span, SpanMut, lend};
 
 use super::core::{Owned, all_with_room};
 use super::drive::{Driven, drive};
 use super::{Communicator, Core};
 use crate::engine::{Buffers, Progress, Task};
+use crate::ticket::Ticket;
 use consort_control::recorder::this_thread;
 use consort_types::blocks::Blocks;
 use consort_types::call::{Call, Kind};
@@ -62,6 +64,11 @@ impl<'env> Bundle<'env> {
         }
     }
 
+    fn copy_own(&self) {
+        let (sent, received) = &self.own;
+        sent.iter().zip(received).for_each(|(sent, received)| received.copy_from(*sent));
+    }
+
     /// Whether what the rank sends to itself is what it receives.
     fn check_own(&self) -> Result<()> {
         let (sent, received) = &self.own;
@@ -90,8 +97,10 @@ struct Member<'a> {
     bundle: &'a Bundle<'a>,
     owned: Owned<'a>,
     buffers: Vec<Buffers<'a>>,
-    /// None while what was started before is not over, and when all is over.
+    /// None where the calls are queued, and when all is over.
     task: Option<Box<Task>>,
+    /// Of the end of queued calls.
+    ticket: Option<Arc<Ticket>>,
     result: Option<Result<()>>,
 }
 
@@ -102,13 +111,30 @@ pub(super) fn run(bundles: &[Bundle<'_>]) -> Result<()> {
     let owned = all_with_room(
         bundles.iter().map(|bundle| (bundle.core, bundle.entries.len() as u64, bundle.timeout)),
     )?;
-    let member = |(bundle, owned): (_, _)| Member::new(bundle, owned);
+    // Where calls were started before, those of the group take their places among them.
+    match owned.iter().any(|owned| owned.engine.queued() > 0) {
+        false => run_on(first, bundles, owned, None),
+        true => lend(|lender| run_on(first, bundles, owned, Some(lender))),
+    }
+}
+
+/// The same with all engines; what lends memory to calls in queues, where there are any.
+fn run_on<'a, 'env>(
+    first: &Bundle<'env>,
+    bundles: &'a [Bundle<'env>],
+    owned: Vec<Owned<'a>>,
+    lender: Option<&Lender<'_, 'env>>,
+) -> Result<()> {
+    let member = |(bundle, owned): (_, _)| Member::new(bundle, owned, lender);
     let all = bundles.iter().zip(owned).map(member).collect();
     let mut members = Members { all, failed: None, patience: None };
     let driven = drive(first.core.waiter(), &mut members);
     // The engines are given back first.
     let Members { all, failed, .. } = members;
     drop(all);
+    if lender.is_some() {
+        bundles.iter().for_each(|bundle| bundle.core.let_go());
+    }
     match failed {
         Some((core, error)) => Err(core.dumped(error)),
         None => driven,
@@ -160,24 +186,33 @@ impl Drop for Member<'_> {
         // A panic, in this communicator's turn or another's, leaves none with half an operation.
         if self.result.is_none() {
             self.bundle.core.fail_half_done();
+            if self.ticket.is_some() {
+                let engine = &mut *self.owned.engine;
+                engine.fail_queue(&Error::internal("a panic in a turn of what was started"));
+                self.bundle.core.note_queued(engine);
+            }
         }
     }
 }
 
 impl<'a> Member<'a> {
-    /// What was started before is waited for now.
-    fn new(bundle: &'a Bundle<'a>, mut owned: Owned<'a>) -> Self {
-        if owned.engine.queued() > 0 {
-            owned.engine.hurry_queue(bundle.timeout);
-        }
+    /// Calls that are queued are entered now.
+    fn new<'env>(bundle: &'a Bundle<'env>, mut owned: Owned<'a>, lender: Option<&Lender<'_, 'env>>) -> Self
+    where
+        'env: 'a,
+    {
         let buffers = bundle.entries.iter().map(|entry| entry.buffers).collect();
-        Member { bundle, owned, buffers, task: None, result: None }
+        let engine = &mut *owned.engine;
+        let ticket = lender.filter(|_| engine.queued() > 0).map(|lender| {
+            bundle.copy_own();
+            bundle.core.start_lent(engine, lender, &bundle.entries, bundle.timeout).0
+        });
+        Member { bundle, owned, buffers, task: None, ticket, result: None }
     }
 
     /// Enters all calls.
     fn enter(&mut self) -> Box<Task> {
-        let (sent, received) = &self.bundle.own;
-        sent.iter().zip(received).for_each(|(sent, received)| received.copy_from(*sent));
+        self.bundle.copy_own();
         let engine = &mut *self.owned.engine;
         let mut task = engine.take_task();
         task.prepare(self.bundle.timeout);
@@ -190,8 +225,13 @@ impl<'a> Member<'a> {
     /// Goes on as far as it can.
     fn turn(&mut self) -> Progress {
         let core = self.bundle.core;
-        if self.owned.engine.queued() > 0 {
-            return core.advance_queue(&mut self.owned.engine);
+        if let Some(ticket) = &self.ticket {
+            let progress = core.advance_queue(&mut self.owned.engine);
+            if !ticket.is_done() {
+                return progress;
+            }
+            self.result = Some(ticket.result());
+            return Progress::Moved;
         }
         let mut task = match self.task.take() {
             Some(task) => task,

@@ -1,13 +1,11 @@
 //! The calls on slices of elements.
 
 use consort_kernels::{Element, ReduceOp};
-use consort_memory::{Lease, Span, SpanMut};
+use consort_memory::{Span, SpanMut};
 
 use super::Communicator;
 use super::surface::{collectives, method};
 use crate::Rank;
-use crate::communicator::Work;
-use crate::engine::Source;
 use consort_types::blocks::Blocks;
 use consort_types::call::Call;
 use consort_types::error::{Error, Result};
@@ -86,60 +84,6 @@ impl Communicator {
             return Ok((count, all, SpanMut::empty()));
         }
         Ok((count, all.slice(self.rank() as usize * bytes, bytes), all))
-    }
-
-    /// Starts an all-reduce in place that goes on by itself; the buffer comes back from
-    /// [`Work::wait`](crate::Work::wait).
-    ///
-    /// ```
-    /// use consort::{Communicator, ReduceOp};
-    ///
-    /// let ranks = Communicator::local(1)?;
-    /// let work = ranks[0].start_all_reduce(vec![1i32, 2, 3], ReduceOp::Sum)?;
-    /// // ... compute ...
-    /// assert_eq!(work.wait()?, [1, 2, 3]);
-    /// # consort::Result::Ok(())
-    /// ```
-    ///
-    /// # Errors
-    /// What can be seen at once; the rest comes from [`Work::wait`](crate::Work::wait).
-    pub fn start_all_reduce<T: Element>(&self, buffer: Vec<T>, op: ReduceOp) -> Result<Work<T>> {
-        let call = Call::all_reduce(T::DATA_TYPE, op, buffer.len());
-        self.start(call, buffer)
-    }
-
-    /// Starts a broadcast in place that goes on by itself.
-    ///
-    /// # Errors
-    /// As [`Communicator::start_all_reduce`].
-    pub fn start_broadcast<T: Element>(&self, buffer: Vec<T>, root: Rank) -> Result<Work<T>> {
-        let call = Call::broadcast(T::DATA_TYPE, buffer.len(), root);
-        self.start(call, buffer)
-    }
-
-    /// Starts an in-place all-gather that goes on by itself; this rank's block of `buffer` is the input.
-    ///
-    /// # Errors
-    /// As [`Communicator::start_all_reduce`].
-    pub fn start_all_gather<T: Element>(&self, buffer: Vec<T>) -> Result<Work<T>> {
-        let call = Call::all_gather(T::DATA_TYPE, block(buffer.len(), self.size())?);
-        self.start(call, buffer)
-    }
-
-    fn start<T: Element>(&self, call: Call, buffer: Vec<T>) -> Result<Work<T>> {
-        self.core().check()?;
-        let lease = Lease::new(buffer);
-        let held = lease.hold();
-        let whole = held.span();
-        let in_bytes = call.input_bytes(self.rank(), self.size());
-        // Only all-gather reads a part of what it writes: its own block. A rank without input reads nothing.
-        let offset =
-            if in_bytes != 0 && whole.len() > in_bytes { self.rank() as usize * in_bytes } else { 0 };
-        call.check(self.rank(), self.size(), whole.read().slice(offset, in_bytes), whole)?;
-        let source = Source::Within(lease.hold(), offset, in_bytes);
-        let call = self.with_own_algorithm(call);
-        let ticket = self.core().start(self.process(), call, None, self.timeout(), source, Some(held))?;
-        Ok(Work::new(self.core().clone(), self.process().clone(), ticket, lease))
     }
 }
 

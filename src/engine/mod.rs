@@ -17,6 +17,7 @@ pub(crate) mod links;
 pub(crate) mod packets;
 mod pairing;
 mod part;
+mod queue;
 pub(crate) mod readiness;
 mod real_io;
 pub(crate) mod routes;
@@ -31,29 +32,28 @@ pub(crate) mod wires;
 mod zero_copy;
 
 use std::any::Any;
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use consort_memory::{Bell, Held, HeldRead, Span, SpanMut, access_epoch};
 
 pub(crate) use bound::Bearings;
 pub use executor::Progress;
 pub(crate) use executor::{Executor, Io, Piece, Sizes, Stop};
+use queue::Queue;
+pub(crate) use queue::Start;
 pub(crate) use task::Request;
 pub use task::Task;
 use task::bytes_of;
 use trouble::Trouble;
 
 use crate::planner::{Machine, Planner, Plannings};
-use crate::ticket::Ticket;
 use crate::wait::{Look, Policy};
 use changes::Changing;
 use compiled::Operations;
 use consort_control::membership::group::Group;
 use consort_settings::options::Settings;
 use consort_types::call::{Call, Kind};
-use consort_types::error::{Error, Result};
+use consort_types::error::Result;
 use links::{Links, Wanted, WokenBy};
 use packets::Packets;
 use real_io::Broken;
@@ -96,22 +96,13 @@ pub struct Engine {
     foreground: Option<Box<Task>>,
     /// How a call looks for what peers do at the same time before it becomes a task.
     policy: Policy,
-    queue: VecDeque<Queued>,
-    /// Whether devices alone move all of the queue.
-    is_on_devices: bool,
-    /// The links that the task of the last turn is blocked on, and what wakes it, where this rank [has
+    queue: Queue,
+    /// The links that the task of the last turn is blocked on, or all that were queued, and what wakes it, where this rank [has
     /// sockets](Links::has_sockets).
     wanted: Vec<Wanted>,
     woken_by: WokenBy,
     /// Not 0 where doorbells are armed: it counts how often in a row some of them were found rung when it was to sleep.
     armed: u32,
-}
-
-/// An operation that was started and is not finished.
-struct Queued {
-    task: Task,
-    memory: Vec<Memory>,
-    ticket: Owed,
 }
 
 /// The buffers of one request of a queued task, held until it is over.
@@ -133,24 +124,6 @@ impl Memory {
     }
 }
 
-/// A ticket that is finished in any case: the thread that waits for it must not wait for ever because a driver
-/// panicked.
-struct Owed(Arc<Ticket>);
-
-impl Owed {
-    fn finish(self, result: Result<()>) {
-        self.0.finish(result);
-    }
-}
-
-impl Drop for Owed {
-    fn drop(&mut self) {
-        if !self.0.is_done() {
-            self.0.finish(Err(Error::internal("an operation was dropped by its driver, which panicked")));
-        }
-    }
-}
-
 /// Drops an operation with its buffers. A thread of the program frees those of a device's operation; if the device did not
 /// end, they are never freed.
 pub(crate) fn give_back(mut task: Task, memory: Vec<Memory>) {
@@ -162,19 +135,13 @@ pub(crate) fn give_back(mut task: Task, memory: Vec<Memory>) {
     }
 }
 
-/// How long the end of all queued operations waits for devices to give back what they were reading, once they were made to end.
-const WITHDRAWN_MAX: Duration = Duration::from_millis(50);
-
-/// Steps of an operation that no thread waits for in one turn: at most some milliseconds of copying.
-const UNATTENDED_STEPS: u32 = 64;
-
 /// Where a queued operation reads.
 pub enum Source {
     /// A buffer of its own.
     Apart(HeldRead),
     /// A buffer that is written too; the operation is in place, at this byte offset and length.
     Within(Held, usize, usize),
-    /// The host reads no buffer: it is on a device.
+    /// The host reads no buffer: it is on a device, or there is none.
     Elsewhere,
 }
 
@@ -218,8 +185,7 @@ impl Engine {
             pairs: vec![(0, 0); size],
             foreground: None,
             policy,
-            queue: VecDeque::new(),
-            is_on_devices: false,
+            queue: Queue::default(),
             wanted: Vec::new(),
             woken_by: WokenBy::default(),
             armed: 0,
@@ -256,13 +222,14 @@ impl Engine {
     #[inline]
     pub(crate) fn leave(&self, request: &Request) {
         // What was started before it and still runs is the last one finished when it is.
-        let overtakes = request.call.kind.is_message() || (request.call.count == 0 && !self.queue.is_empty());
+        let Call { kind, count, .. } = request.call;
+        let overtakes = kind.is_message() || (count == 0 && self.queue.has_collectives());
         self.group.recorder.finish(request.record, request.sequence, overtakes);
     }
 
     /// Leaves a call that nothing watches; what was started before it may still run.
     pub(crate) fn leave_unwatched(&self, request: &Request) {
-        self.group.recorder.finish(request.record, request.sequence, !self.queue.is_empty());
+        self.group.recorder.finish(request.record, request.sequence, self.queue.has_collectives());
     }
 
     /// Leaves a call that could not be made.
@@ -276,8 +243,8 @@ impl Engine {
     }
 
     /// What is known of the wires to other hosts.
-    pub(crate) fn wires(&self) -> Vec<WireRecord> {
-        self.wires.records()
+    pub(crate) fn wires(&mut self) -> Vec<WireRecord> {
+        self.wires.records(&self.links, &self.group)
     }
 
     /// A task for a call that its thread waits for; give it back with [`Engine::put_back`].
@@ -319,10 +286,12 @@ impl Engine {
     ) -> std::result::Result<Progress, Trouble> {
         let progress = task.advance(self, buffers)?;
         let moved = match progress {
-            Progress::Done if self.links.is_flushed() => {
+            // Where others go on, who drives them moves what the system has not taken of this one too.
+            Progress::Done if self.links.is_flushed() || self.queue.has_others() => {
                 task.leave(self);
                 if self.links.needs_progress() {
-                    let mark = task.long_mark().map(|mark| self.operations.mark(mark));
+                    let is_alone = !self.queue.has_others();
+                    let mark = task.long_mark().filter(|_| is_alone).map(|mark| self.operations.mark(mark));
                     self.wires.ended(mark, &self.links, &self.group);
                     self.look_at_ways(false);
                 }
@@ -371,110 +340,6 @@ impl Engine {
         self.links.bells().for_each(Bell::ring);
     }
 
-    /// Whether some queued operation is in a stream.
-    pub(crate) fn has_streams(&self) -> bool {
-        self.queue.iter().any(|queued| queued.task.is_watched())
-    }
-
-    /// Whether devices alone move what is queued.
-    pub(crate) fn is_on_devices(&self) -> bool {
-        self.is_on_devices
-    }
-
-    /// How many operations are queued.
-    pub fn queued(&self) -> usize {
-        self.queue.len()
-    }
-
-    /// Queues a task, with memory for each of its requests.
-    pub fn enqueue(&mut self, mut task: Task, memory: Vec<Memory>, ticket: Arc<Ticket>) {
-        self.is_on_devices = (self.queue.is_empty() || self.is_on_devices) && task.is_on_devices();
-        task.limit_turns(UNATTENDED_STEPS);
-        self.queue.push_back(Queued { task, memory, ticket: Owed(ticket) });
-    }
-
-    /// Moves the first queued operation on, and the ones behind it as each is done.
-    pub fn advance_queue(&mut self) -> Progress {
-        let mut moved = false;
-        if self.group.has_failed() {
-            self.queue.iter_mut().for_each(|queued| queued.task.release());
-        }
-        while let Some(mut first) = self.queue.pop_front() {
-            if self.group.has_failed() && !first.task.has_begun() {
-                first.task.give_up();
-            }
-            let result = match &first.memory[..] {
-                [memory] => self.turn(&mut first.task, &[memory.buffers()]),
-                several => {
-                    let buffers: Vec<Buffers<'_>> = several.iter().map(Memory::buffers).collect();
-                    self.turn(&mut first.task, &buffers)
-                }
-            };
-            let result = match result {
-                Ok(Progress::Done) => Ok(()),
-                Ok(progress) => {
-                    first.task.tend(self, true);
-                    if moved || progress == Progress::Moved {
-                        self.ring();
-                    }
-                    self.queue.push_front(first);
-                    return if moved { Progress::Moved } else { progress };
-                }
-                Err(error) => {
-                    self.leave_failed(&first.task);
-                    Err(error)
-                }
-            };
-            moved = true;
-            let Queued { task, memory, ticket } = first;
-            // The buffers go back before the ticket says that the operation is over.
-            give_back(task, memory);
-            ticket.finish(result);
-        }
-        if moved {
-            self.ring();
-        }
-        Progress::Done
-    }
-
-    /// A thread waits for the queue, for at most `timeout`: queued operations must end within it.
-    pub(crate) fn hurry_queue(&mut self, timeout: Duration) {
-        let now = self.group.clock().now();
-        self.queue.iter_mut().for_each(|queued| queued.task.watch.hurry(timeout, now));
-    }
-
-    /// Ends every queued operation with this error.
-    pub fn fail_queue(&mut self, error: &Error) {
-        let mut queue = std::mem::take(&mut self.queue);
-        let by = Instant::now() + WITHDRAWN_MAX;
-        // Every task ends what others do for it before any is waited for.
-        while !queue.iter_mut().fold(true, |all, queued| queued.task.withdraw(self, true) & all)
-            && Instant::now() < by
-        {
-            std::thread::yield_now();
-        }
-        for Queued { mut task, memory, ticket } in queue {
-            self.leave_failed(&task);
-            task.release();
-            give_back(task, memory);
-            ticket.finish(Err(error.clone()));
-        }
-    }
-
-    /// In a forked child: the queued operations are the parent's, and their buffers here are free.
-    pub(crate) fn disown_queue(&mut self) {
-        for Queued { mut task, memory, ticket } in std::mem::take(&mut self.queue) {
-            task.disown();
-            // What a device uses is the parent's.
-            if task.is_watched() {
-                std::mem::forget(memory);
-            }
-            // Its end would be seen by the parent's peers and devices.
-            std::mem::forget(task);
-            ticket.finish(Err(Error::Forked));
-        }
-    }
-
     /// In a forked child: nothing may be closed in a way that the parent would notice.
     pub(crate) fn abandon(&mut self) {
         self.links.abandon();
@@ -506,8 +371,8 @@ impl Engine {
         let records = self.group.recorder.memory_bytes();
         let tables = size_of::<Self>() + size_of_val(&*self.group) + size_of_val(&*self.pairs) + records;
         let plans = self.operations.memory_bytes() + self.planner.memory_bytes();
-        let queue = self.queue.capacity() * size_of::<Queued>();
-        let queue = queue + self.foreground.as_ref().map_or(0, |task| task.memory_bytes());
+        let queue =
+            self.queue.memory_bytes() + self.foreground.as_ref().map_or(0, |task| task.memory_bytes());
         let packets = self.packets.memory_bytes() + self.peer_memory.memory_bytes();
         self.links.memory_bytes() + packets + self.scratch.capacity() + tables + plans + queue
     }

@@ -31,6 +31,11 @@ impl Engine {
     /// Sleeps while a task is blocked, but not longer than `limit`; or returns at once and is to be called again if
     /// nothing has moved until then.
     pub(crate) fn sleep(&mut self, task: &Task, limit: Duration) {
+        self.sleep_beside(task, limit, false);
+    }
+
+    /// The same where `others` may be blocked beside it.
+    pub(super) fn sleep_beside(&mut self, task: &Task, limit: Duration, others: bool) {
         if self.links.has_sockets() {
             // Peers may wait for deferred credits; they are sent at the second call of a wait. Where doorbells are to be
             // armed, the first call sleeps not at all.
@@ -45,8 +50,10 @@ impl Engine {
             }
             return;
         }
+        // One doorbell is the first task's alone.
+        let naps = if others { 1 } else { BELL_NAPS };
         if self.links.is_connecting() {
-            self.links.sleep_connecting(&self.group, limit, BELL_NAPS);
+            self.links.sleep_connecting(&self.group, limit, naps);
             return;
         }
         let armed = self.armed;
@@ -55,7 +62,7 @@ impl Engine {
                 bell.arm();
                 armed + 1
             }
-            Some(bell) if bell.is_armed() && bell.sleep(limit * BELL_NAPS) => 1,
+            Some(bell) if bell.is_armed() && bell.sleep(limit * naps) => 1,
             _ => {
                 std::thread::sleep(limit);
                 // After a nap for too many rings the doorbell has its chance again.
@@ -105,16 +112,5 @@ impl Engine {
     /// Whether [`Readiness`](super::readiness::Readiness) wakes the blocked task of the last turn.
     pub(crate) fn is_woken(&self) -> bool {
         self.links.has_sockets() && (self.look() != Look::Load || self.woken_by == WokenBy::Doorbells)
-    }
-
-    /// The same while the first queued operation is blocked.
-    pub(crate) fn sleep_queued(&mut self, limit: Duration) {
-        match self.queue.pop_front() {
-            Some(first) => {
-                self.sleep(&first.task, limit);
-                self.queue.push_front(first);
-            }
-            None => std::thread::sleep(limit),
-        }
     }
 }

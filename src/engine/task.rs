@@ -93,13 +93,16 @@ pub(super) fn bytes_of(call: &Call) -> u64 {
     (call.count as u64).saturating_mul(call.data_type.size() as u64)
 }
 
+/// The number of the links that all collectives use.
+pub(super) const COLLECTIVES: usize = 0;
+
 /// A number for the links that a call uses. All collectives share one number; a message has the number of its peer and
 /// direction.
-fn lane(call: &Call) -> usize {
+pub(super) fn lane(call: &Call) -> usize {
     match call.kind {
         Kind::Send => 1 + 2 * call.root as usize,
         Kind::Receive => 2 + 2 * call.root as usize,
-        _ => 0,
+        _ => COLLECTIVES,
     }
 }
 
@@ -157,6 +160,25 @@ impl Task {
     /// Whether some request runs in a stream.
     pub(crate) fn is_watched(&self) -> bool {
         self.parts[..self.count].iter().any(Part::is_watched)
+    }
+
+    /// The numbers of the [links](lane) that its requests use, some more than once. What runs in streams keeps the order of
+    /// collectives.
+    pub(super) fn lanes(&self) -> impl Iterator<Item = usize> {
+        self.parts[..self.count].iter().flat_map(|part| {
+            let own = lane(&part.asked().call);
+            [own, if part.is_watched() { COLLECTIVES } else { own }]
+        })
+    }
+
+    /// Whether all of its requests are messages.
+    pub(super) fn is_of_messages(&self) -> bool {
+        self.parts[..self.count].iter().all(|part| part.asked().call.kind.is_message())
+    }
+
+    /// How long it may take.
+    pub(super) fn timeout(&self) -> Duration {
+        self.watch.timeout
     }
 
     /// The number of the device in whose streams its requests run, if some do.

@@ -113,7 +113,7 @@ pub(crate) enum Ending {
 /// When an operation started and when it was last looked at.
 #[derive(Default)]
 pub(crate) struct Watch {
-    timeout: Duration,
+    pub(super) timeout: Duration,
     started: Option<Instant>,
     next: Option<Instant>,
     ask: Option<(Instant, Duration)>,
@@ -138,13 +138,18 @@ impl Watch {
         *self = Watch { timeout, ..Watch::default() };
     }
 
+    /// The operation was started now, whether it goes on yet or is behind another.
+    pub(super) fn begin(&mut self, now: Instant) {
+        self.started = Some(now);
+    }
+
     /// The operation must end within `timeout` from now on, if that is sooner than it must anyway.
     pub(crate) fn hurry(&mut self, timeout: Duration, now: Instant) {
         self.timeout = self.timeout.min(self.waited(now) + timeout);
         self.next = self.next.map(|next| next.min(now + FIRST_LOOK));
     }
 
-    /// Whether it is time to look. The clock starts with the first call, when a task is first blocked.
+    /// Whether it is time to look. The clock starts with the first call, when a task is first blocked, if it has not begun.
     pub(crate) fn is_due(&mut self, now: Instant) -> bool {
         self.started.get_or_insert(now);
         let first = FIRST_LOOK.min(self.timeout / 8);
@@ -219,7 +224,11 @@ pub(crate) fn look(task: &mut Task, engine: &mut Engine, now: Instant) -> Result
             format!("both sides began to connect, and after {limit} the connection is not there{waits_for}");
         return Err(lost_on_the_way(engine, overdue.peer, cause).into());
     }
-    if let Some((record, stuck, traffic)) = task.standing(engine) {
+    // Most peers wait for a collective, where one is under way too; a message stands there before its deadline.
+    let is_shown = !engine.queue.has_collectives()
+        || !task.is_of_messages()
+        || task.watch.waited(now) + task.watch.lead() >= task.watch.timeout;
+    if is_shown && let Some((record, stuck, traffic)) = task.standing(engine) {
         let since = task.watch.stand(record, &stuck, now);
         engine.group.stand(record, since, stuck, traffic);
     }

@@ -94,6 +94,15 @@ fn turn(comm: &Communicator, op: &str, buffer: &mut [f32]) -> Result<()> {
             1 => comm.receive(buffer, 0),
             _ => comm.barrier(),
         },
+        "started" => {
+            let (next, before) =
+                ((comm.rank() + 1) % comm.size(), (comm.rank() + comm.size() - 1) % comm.size());
+            let sent = buffer.to_vec();
+            comm.scope(|scope| {
+                scope.receive(buffer, before)?;
+                scope.send(&sent, next).map(drop)
+            })
+        }
         other => panic!("no operation {other}"),
     }
 }

@@ -186,6 +186,38 @@ pub(crate) fn part_without(context: &Context) -> Result<()> {
     Ok(())
 }
 
+/// Four ranks on two axes, of which the last dies: communicators without it go on, and the others make another mesh.
+pub(crate) fn mesh(context: &Context) -> Result<()> {
+    let comm = context.join()?;
+    let mesh = comm.mesh(&[("dp", 2), ("tp", 2)], &[])?;
+    for axis in ["dp", "tp"] {
+        works(mesh.axis(axis)?)?;
+    }
+    println!("idle");
+    if context.rank == 3 {
+        context.listen();
+        return Ok(());
+    }
+    // Each rank but 0 has the victim on one axis.
+    let whole: &[&str] = match context.rank {
+        0 => &["tp", "dp"],
+        1 => &["tp"],
+        _ => &["dp"],
+    };
+    if let Some(axis) = ["dp", "tp"].into_iter().find(|axis| !whole.contains(axis)) {
+        report(&Err(mesh.axis(axis)?.barrier().expect_err("the victim is gone")));
+    }
+    for axis in whole {
+        works(mesh.axis(axis)?)?;
+    }
+    let left = comm.shrink(&[3], Shrink::Abort)?;
+    let another = left.mesh(&[("dp", 3), ("tp", 1)], &[])?;
+    works(another.axis("dp")?)?;
+    works(another.axis("tp")?)?;
+    say("left", another.axis("dp")?);
+    Ok(())
+}
+
 /// The first `old` ranks are joined by the others, by the id that rank `coordinator` prints and the test passes on.
 pub(crate) fn grow(context: &Context) -> Result<()> {
     let old = context.number("old") as u32;

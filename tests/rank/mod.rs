@@ -136,6 +136,7 @@ pub fn main() {
         "large" => members::large(&context),
         "shrink-idle" => members::shrink_idle(&context),
         "shrink-and-die" => members::shrink_and_die(&context),
+        "mesh" => members::mesh(&context),
         "part-without" => members::part_without(&context),
         "suspend" => members::suspend(&context),
         "grow" => members::grow(&context),

@@ -10,6 +10,9 @@ use crate::error::{Error, Result};
 use crate::mesh::Degrees;
 use crate::model::Shape;
 use crate::optimizer::{AdamW, Schedule};
+use crate::parallel::pipeline::Order;
+use crate::parallel::zero::Zero;
+use crate::products::Products;
 use crate::text::VOCABULARY;
 use crate::train::Run;
 
@@ -18,17 +21,36 @@ use crate::train::Run;
 pub enum Precision {
     /// 32 bits.
     F32,
+    /// 32 bits; linear layers multiply numbers that are rounded to bfloat16.
+    Bf16,
     /// 64 bits: for comparisons, at less than half the speed.
     F64,
+}
+
+/// The orders in which a pipeline works.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Pipelining {
+    /// All micro-batches forward, then all backward: the activations of all are kept.
+    Gpipe,
+    /// One forward and one backward in turn: of as many as there are stages behind, activations are kept.
+    #[value(name = "1f1b")]
+    OneForwardOneBackward,
+    /// The same with several stages on each rank: a shorter bubble, and more messages.
+    Interleaved,
 }
 
 /// Trains a small language model on a text, byte by byte, on one rank or several.
 ///
 /// Without --text it trains on a text of its own. It prints the loss, draws it as SVG, and writes a sample. Ranks share the
-/// sequences of each step (--dp), each matrix (--tp), or both. Under torchrun, Open MPI, MPICH or Slurm it is one rank of their job.
+/// sequences of each step (--dp), each matrix (--tp), each sequence (--cp), the blocks (--pp), or several of them; those of --dp and --cp may share moments, gradients and
+/// weights, too (--zero). Under torchrun, Open MPI, MPICH or Slurm it is one rank of their job.
 #[derive(Parser, Clone, Debug)]
 #[command(name = "consort-trainer", version, args_override_self = true, max_term_width = 110)]
 pub struct Arguments {
+    /// Options from a TOML file: `steps = 100`; the command line takes the place of what it says
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
     /// The text: any file [default: the bundled text]
     #[arg(long, value_name = "FILE")]
     pub text: Option<PathBuf>,
@@ -53,11 +75,31 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub tp: u32,
 
+    /// Of what the ranks of --dp keep their share alone (ZeRO)
+    #[arg(long, value_enum, value_name = "STAGE", default_value = "0")]
+    pub zero: Zero,
+
     /// Tensor ranks share the tokens between half blocks (sequence parallel)
     #[arg(long)]
     pub sp: bool,
 
-    /// Equal parts of a rank's sequences that go through the model one after the other
+    /// Ranks that share each sequence (context parallel)
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub cp: u32,
+
+    /// Ranks that have some of the blocks each (pipeline parallel)
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub pp: u32,
+
+    /// In which order micro-batches go through a pipeline
+    #[arg(long, value_enum, default_value = "1f1b")]
+    pub schedule: Pipelining,
+
+    /// Stages of each rank of a pipeline, with --schedule interleaved [default: 2]
+    #[arg(long, value_name = "N")]
+    pub chunks: Option<usize>,
+
+    /// Equal parts of a rank's sequences that go through the model, or its pipeline, one after the other
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub micro_batches: usize,
 
@@ -113,7 +155,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NORM", default_value_t = 1.0)]
     pub clip: f64,
 
-    /// KiB at which a bucket of gradients is closed and its all-reduce begins
+    /// KiB at which a bucket of gradients is closed and its exchange begins; the end of a block closes it, too
     #[arg(long, value_name = "KIB", default_value_t = 1024)]
     pub bucket_kib: usize,
 
@@ -178,9 +220,26 @@ fn positive(text: &str) -> std::result::Result<usize, String> {
 impl Arguments {
     /// The mesh that they ask for, of `ranks` ranks.
     fn degrees(&self, ranks: u32) -> Degrees {
-        let tensor = self.tp as usize;
-        let data = self.dp.map_or((ranks as usize / tensor).max(1), |data| data as usize);
-        Degrees { data, tensor, shares_tokens: self.sp, ..Degrees::default() }
+        let (pipeline, context, tensor) = (self.pp as usize, self.cp as usize, self.tp as usize);
+        let data =
+            self.dp.map_or((ranks as usize / (pipeline * context * tensor)).max(1), |data| data as usize);
+        Degrees { pipeline, data, context, tensor, shares_tokens: self.sp }
+    }
+
+    /// The order of the pipeline that they ask for.
+    fn order(&self) -> Result<Order> {
+        let order = match (self.schedule, self.chunks) {
+            (Pipelining::Interleaved, chunks) => Order::Interleaved { chunks: chunks.unwrap_or(2) },
+            (_, Some(chunks)) if chunks != 1 => {
+                return Err(Error::configuration(
+                    format!("--chunks is {chunks}, and only interleaved ranks have other than one stage"),
+                    "give --schedule interleaved, or leave --chunks out",
+                ));
+            }
+            (Pipelining::Gpipe, _) => Order::GPipe,
+            (Pipelining::OneForwardOneBackward, _) => Order::OneForwardOneBackward,
+        };
+        Ok(order)
     }
 
     /// The run that they ask for, of `ranks` ranks.
@@ -222,9 +281,12 @@ impl Arguments {
         shape.check()?;
         let run = Run {
             shape,
+            products: if self.precision == Precision::Bf16 { Products::Bf16 } else { Products::Exact },
             degrees: self.degrees(ranks),
+            zero: self.zero,
             batch: self.batch,
             micro_batches: self.micro_batches,
+            order: self.order()?,
             bucket_bytes: self.bucket_kib << 10,
             adamw: AdamW { weight_decay: self.weight_decay, ..AdamW::default() },
             schedule: Schedule {
@@ -251,7 +313,8 @@ mod tests {
 
     #[test]
     fn defaults_fit_each_other() {
-        let run = run("trainer").unwrap();
+        let run = run("trainer --zero 3").unwrap();
+        assert_eq!(run.zero, Zero::Weights);
         assert_eq!((run.shape.hidden, run.shape.kv_heads, run.degrees), (352, 4, Degrees::data(4)));
     }
 
@@ -271,14 +334,37 @@ mod tests {
             "--micro-batches 3",
             "--tp 4 --kv-heads 2",
             "--tp 4 --sp --sequence 30",
+            "--cp 2 --sequence 30",
+            "--pp 3",
+            "--pp 4 --layers 3",
+            "--pp 2 --tied",
+            "--pp 2 --chunks 2",
+            "--pp 2 --schedule gpipe --chunks 2",
+            "--pp 2 --schedule interleaved",
+            "--pp 2 --schedule interleaved --micro-batches 2 --chunks 3",
+            "--pp 2 --schedule interleaved --micro-batches 2 --chunks 0",
+            "--schedule interleaved",
         ] {
             let line = format!("trainer {}", line.replace(" -1", "=-1"));
             assert!(matches!(run(&line), Err(Error::Configuration { .. })), "{line}");
         }
-        for line in ["--tp 0", "--resume", "--every 2", "--checkpoint d --every 0", "--checkpoint d --keep 0"]
-        {
+        for line in [
+            "--tp 0",
+            "--pp 0",
+            "--resume",
+            "--every 2",
+            "--checkpoint d --every 0",
+            "--checkpoint d --keep 0",
+        ] {
             let line = format!("trainer {line}");
             assert!(Arguments::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
+    }
+
+    #[test]
+    fn a_pipeline_leaves_the_other_ranks_to_the_sequences() {
+        let run = run("trainer --pp 2 --schedule interleaved --micro-batches 4").unwrap();
+        assert_eq!(run.degrees, Degrees { pipeline: 2, data: 2, ..Degrees::default() });
+        assert_eq!(run.order, Order::Interleaved { chunks: 2 });
     }
 }

@@ -60,19 +60,21 @@ fn look(activity: Activity) -> (RGBColor, &'static str) {
         Activity::Forward => (RGBColor(90, 150, 210), "forward"),
         Activity::Backward => (RGBColor(40, 80, 160), "backward"),
         Activity::Sum => (RGBColor(230, 150, 60), "sums of gradients"),
-        Activity::Wait => (RGBColor(190, 60, 30), "waiting"),
+        Activity::Gather => (RGBColor(240, 200, 120), "gathers of weights"),
+        Activity::Wait => (RGBColor(190, 60, 30), "waiting for sums"),
+        Activity::Idle => (RGBColor(215, 215, 215), "idle"),
         Activity::Optimizer => (RGBColor(90, 160, 90), "optimizer"),
     }
 }
 
-/// The boxes of an activity. A rank's lane is as high as 1: what it computes lies in the upper half, its sums below each other in
-/// the lower.
+/// The boxes of an activity. A rank's lane is as high as 1: what it computes lies in the upper half, its sums and gathers below
+/// each other in the lower.
 fn boxes(activity: Activity, ranks: &[Vec<Span>]) -> Vec<[(f64, f64); 2]> {
     let mut boxes = Vec::new();
     for (rank, spans) in (0..).map(f64::from).zip(ranks) {
         let chosen: Vec<&Span> = spans.iter().filter(|span| span.activity == activity).collect();
         let (top, height, down) = match activity {
-            Activity::Sum => (0.5, 0.36 / chosen.len() as f64, 0.4 / chosen.len() as f64),
+            Activity::Sum | Activity::Gather => (0.5, 0.36 / chosen.len() as f64, 0.4 / chosen.len() as f64),
             _ => (0.1, 0.35, 0.0),
         };
         for (number, span) in (0..).map(f64::from).zip(chosen) {

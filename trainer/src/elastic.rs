@@ -2,8 +2,8 @@
 //!
 //! Invariant: a step changes the state only when its last all-reduce, over all ranks, is over on this rank, and that change exchanges
 //! nothing. So a rank that is left has the state after its last whole step, and ranks that are left are one step apart at the most.
-//! Where each has all parameters, all take the foremost one's state; else a part of the model may be gone, and all take
-//! that of the newest checkpoint, or begin again. The sequences of a step stay the same, shared by those that are left.
+//! Where each has all parameters and moments, all take the foremost one's state; else a part of them may be gone (tensor
+//! parallelism, pipelines, ZeRO), and all take that of the newest checkpoint, or begin again. The sequences of a step stay the same, shared by those that are left.
 //! Absent: new ranks in the place of lost ones.
 
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use crate::checkpoint::Checkpoints;
 use crate::error::{Error, Result};
 use crate::mesh::Degrees;
 use crate::number::Number;
+use crate::parallel::zero::Zero;
 use crate::train::{Kept, Run, Trainer};
 
 /// The time in which the job's communicator has the failure that one of its parts has had.
@@ -150,7 +151,8 @@ pub fn restore<T: Number>(
     checkpoints: Option<&Checkpoints>,
 ) -> Result<Source> {
     let (world, degrees) = (trainer.mesh().world(), trainer.mesh().degrees());
-    if let (Some(world), true) = (world, degrees.tensor * degrees.pipeline == 1) {
+    let each_has_all = degrees.tensor * degrees.pipeline == 1 && trainer.run().zero == Zero::Nothing;
+    if let (Some(world), true) = (world, each_has_all) {
         // One more than the steps: a rank that has begun with none can be left, too.
         let mut all = vec![0u64; world.size() as usize];
         world.all_gather(&[kept.map_or(0, |kept| kept.steps() as u64 + 1)], &mut all)?;
@@ -158,7 +160,7 @@ pub fn restore<T: Number>(
         if most > 0 {
             let root = all.iter().position(|steps| *steps == most).unwrap_or(0) as Rank;
             let all_have_it = all.iter().all(|steps| *steps == most);
-            trainer.resume(most as usize - 1, |state, parameter, values| {
+            trainer.resume(most as usize - 1, |state, parameter, _, values| {
                 if let Some(kept) = kept.filter(|kept| kept.steps() as u64 + 1 == most) {
                     values.copy_from_slice(kept.of(state, &parameter.name));
                 }
@@ -184,6 +186,8 @@ mod tests {
     use super::*;
     use crate::model::Shape;
     use crate::optimizer::{AdamW, Schedule};
+    use crate::parallel::pipeline::Order;
+    use crate::products::Products;
     use crate::text::VOCABULARY;
 
     #[test]
@@ -202,9 +206,12 @@ mod tests {
         };
         let given = |data, tensor, micro_batches| Run {
             shape,
+            products: Products::Exact,
             degrees: Degrees { data, tensor, ..Degrees::default() },
+            zero: Zero::Nothing,
             batch: 12,
             micro_batches,
+            order: Order::default(),
             bucket_bytes: 1 << 16,
             adamw: AdamW::default(),
             schedule: Schedule { rate: 1e-3, least: 1e-4, warmup: 1, steps: 10 },

@@ -7,6 +7,9 @@
 //! use consort_trainer::mesh::Degrees;
 //! use consort_trainer::model::Shape;
 //! use consort_trainer::optimizer::{AdamW, Schedule};
+//! use consort_trainer::parallel::pipeline::Order;
+//! use consort_trainer::parallel::zero::Zero;
+//! use consort_trainer::products::Products;
 //! use consort_trainer::text::{Text, VOCABULARY};
 //! use consort_trainer::train::{Run, Trainer};
 //!
@@ -16,8 +19,8 @@
 //! };
 //! let schedule = Schedule { rate: 1e-2, least: 1e-3, warmup: 2, steps: 10 };
 //! let run = Run {
-//!     shape, degrees: Degrees::default(), batch: 4, micro_batches: 1, bucket_bytes: 1 << 20, adamw: AdamW::default(), schedule,
-//!     clip: 1.0, seed: 1,
+//!     shape, products: Products::Exact, degrees: Degrees::default(), zero: Zero::Nothing, batch: 4, micro_batches: 1,
+//!     order: Order::default(), bucket_bytes: 1 << 20, adamw: AdamW::default(), schedule, clip: 1.0, seed: 1,
 //! };
 //! let text = Text::bundled(shape.sequence)?;
 //! let mut trainer = Trainer::<f32>::new(run, &text, None)?;
@@ -29,8 +32,10 @@
 #![deny(unsafe_code)]
 
 pub mod arguments;
+pub mod bfloat16;
 pub mod chart;
 pub mod checkpoint;
+pub mod config;
 pub mod elastic;
 pub mod error;
 pub mod launch;
@@ -41,10 +46,14 @@ pub mod number;
 pub mod optimizer;
 pub mod parallel;
 pub mod parameters;
-#[allow(unsafe_code, reason = "products of matrices are called with pointers")]
+#[allow(
+    unsafe_code,
+    reason = "products of matrices are called with pointers, or are instructions of one kind of processor"
+)]
 pub mod products;
 pub mod progress;
 pub mod random;
+pub mod ranks;
 pub mod sample;
 pub mod session;
 pub mod text;

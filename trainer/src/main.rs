@@ -4,10 +4,11 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use consort_trainer::arguments::Arguments;
-use consort_trainer::session;
+use consort_trainer::{config, session};
 
 fn main() -> ExitCode {
-    match session::run(&Arguments::parse()) {
+    let arguments = config::expand(std::env::args_os().collect());
+    match arguments.and_then(|arguments| session::run(&Arguments::parse_from(arguments))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("consort-trainer: {error}");

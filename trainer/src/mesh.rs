@@ -82,26 +82,16 @@ pub struct Place {
     pub tensor: usize,
 }
 
-/// A group of ranks.
-enum Group {
-    /// This rank alone.
-    Alone,
-    /// All ranks of the job.
-    World,
-    /// Some of them.
-    Some(Communicator),
-}
+/// The axes along which ranks have the same parameters.
+const REPLICAS: [&str; 2] = ["dp", "cp"];
 
 /// A rank in its mesh.
 pub struct Mesh<'a> {
     world: Option<&'a Communicator>,
     degrees: Degrees,
     place: Place,
-    pipeline: Group,
-    /// The ranks that have the same parameters: data and context.
-    replicas: Group,
-    context: Group,
-    tensor: Group,
+    /// `None` for a rank that is alone.
+    ranks: Option<consort::Mesh>,
 }
 
 impl<'a> Mesh<'a> {
@@ -112,40 +102,19 @@ impl<'a> Mesh<'a> {
     pub fn new(degrees: Degrees, world: Option<&'a Communicator>) -> Result<Self> {
         let (rank, size) = world.map_or((0, 1), |world| (world.rank(), world.size()));
         degrees.check(size)?;
-        let place = degrees.place(rank);
-        let Degrees { data, context, tensor, .. } = degrees;
-        let inner = place.context * tensor + place.tensor;
-        // For each group its size, and a number that its ranks alone have.
-        let group = |ranks: usize, number: usize| match world {
-            _ if ranks == 1 => Ok(Group::Alone),
-            None => Ok(Group::Alone),
-            Some(_) if ranks == size as usize => Ok(Group::World),
-            Some(world) => match world.split(Some(number as u32), 0)? {
-                Some(comm) => Ok(Group::Some(comm)),
-                None => Ok(Group::Alone),
-            },
-        };
-        Ok(Mesh {
-            world,
-            degrees,
-            place,
-            pipeline: group(degrees.pipeline, place.data * context * tensor + inner)
-                .map_err(Error::Library)?,
-            replicas: group(data * context, place.pipeline * tensor + place.tensor)
-                .map_err(Error::Library)?,
-            context: group(context, (place.pipeline * data + place.data) * tensor + place.tensor)
-                .map_err(Error::Library)?,
-            tensor: group(tensor, (place.pipeline * data + place.data) * context + place.context)
-                .map_err(Error::Library)?,
-        })
+        let axes = degrees.axes().map(|(name, ranks)| (name, ranks as u32));
+        let ranks = world.map(|world| world.mesh(&axes, &[&REPLICAS])).transpose()?;
+        Ok(Mesh { world, degrees, place: degrees.place(rank), ranks })
     }
 
-    fn of<'b>(&'b self, group: &'b Group) -> Option<&'b Communicator> {
-        match group {
-            Group::Alone => None,
-            Group::World => self.world,
-            Group::Some(comm) => Some(comm),
-        }
+    /// The ranks along some axes, if there are others.
+    fn along(&self, axes: &[&str]) -> Option<&Communicator> {
+        let ranks = self.ranks.as_ref()?;
+        let comm = match axes {
+            [axis] => ranks.axis(axis),
+            _ => ranks.along(axes),
+        };
+        comm.ok().filter(|comm| comm.size() > 1)
     }
 
     /// All ranks of the job.
@@ -165,22 +134,44 @@ impl<'a> Mesh<'a> {
 
     /// The ranks that have the other blocks for the same tokens.
     pub fn pipeline(&self) -> Option<&Communicator> {
-        self.of(&self.pipeline)
+        self.along(&["pp"])
     }
 
     /// The ranks that have the same parameters: with other sequences, or other tokens of the same ones.
     pub fn replicas(&self) -> Option<&Communicator> {
-        self.of(&self.replicas)
+        self.along(&REPLICAS)
     }
 
     /// The ranks that have the other tokens of the same sequences.
     pub fn context(&self) -> Option<&Communicator> {
-        self.of(&self.context)
+        self.along(&["cp"])
     }
 
     /// The ranks that have the other parts of the same matrices.
     pub fn tensor(&self) -> Option<&Communicator> {
-        self.of(&self.tensor)
+        self.along(&["tp"])
+    }
+
+    /// The bytes that this rank has sent to ranks on other hosts, by the axes along which it did, where the system counts them:
+    /// over TCP.
+    ///
+    /// # Errors
+    /// As [`Communicator::wires`].
+    pub fn carried(&self) -> Result<Vec<(&'static str, u64)>> {
+        let axes = [
+            ("pp", self.pipeline()),
+            ("dp and cp", self.replicas()),
+            ("cp", self.context()),
+            ("tp", self.tensor()),
+            ("all axes", self.world),
+        ];
+        let mut carried = Vec::new();
+        for (name, comm) in axes {
+            if let Some(comm) = comm {
+                carried.push((name, comm.wires()?.iter().map(|wire| wire.bytes).sum()));
+            }
+        }
+        Ok(carried)
     }
 }
 

@@ -5,6 +5,9 @@
 
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
 
+use crate::bfloat16::rounded_bits;
+use crate::products::rounded::RoundedProduct;
+
 mod sealed {
     pub trait Sealed {}
     impl Sealed for f32 {}
@@ -15,6 +18,7 @@ mod sealed {
 pub trait Number:
     consort::Element
     + sealed::Sealed
+    + RoundedProduct
     + Copy
     + Default
     + PartialOrd
@@ -46,6 +50,9 @@ pub trait Number:
 
     /// The square root.
     fn sqrt(self) -> Self;
+
+    /// The bfloat16 nearest to this number; of `f64`, to the `f32` nearest to it.
+    fn bfloat16(self) -> Self;
 
     /// Its name in files.
     const NAME: &str;
@@ -101,6 +108,11 @@ impl Number for f64 {
         f64::sqrt(self)
     }
 
+    #[inline(always)]
+    fn bfloat16(self) -> Self {
+        f64::from((self as f32).bfloat16())
+    }
+
     bytes!("F64");
 }
 
@@ -143,6 +155,11 @@ impl Number for f32 {
     #[inline(always)]
     fn sqrt(self) -> Self {
         f32::sqrt(self)
+    }
+
+    #[inline(always)]
+    fn bfloat16(self) -> Self {
+        f32::from_bits(rounded_bits(self) & 0xffff_0000)
     }
 
     bytes!("F32");

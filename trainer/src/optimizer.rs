@@ -73,21 +73,33 @@ impl Share {
         self.rank * length..(self.rank + 1) * length
     }
 
-    /// The elements of a parameter that are in the share, counted from its first.
+    /// The elements of a parameter that are in the share, counted from the first of the bucket's share.
     pub fn within(&self, layout: &Layout, id: ParameterId) -> Range<usize> {
+        let (place, share) = (layout.range(id), self.of(layout.bucket_elements(layout.bucket(id))));
+        let clip = |at: usize| at.clamp(share.start, share.end) - share.start;
+        clip(place.start)..clip(place.end)
+    }
+
+    /// The same elements, counted from the first of the parameter.
+    pub fn elements(&self, layout: &Layout, id: ParameterId) -> Range<usize> {
         let (place, share) = (layout.range(id), self.of(layout.bucket_elements(layout.bucket(id))));
         let clip = |at: usize| at.clamp(place.start, place.end) - place.start;
         clip(share.start)..clip(share.end)
     }
 }
 
-/// The square of the norm of a share of the gradient, so that the sum over all shares, and over the ranks that share layers, is that
-/// of the whole: what tensor ranks all have is counted by their first.
-pub fn square_norm<T: Number>(layout: &Layout, gradients: &Values<T>, share: Share, tensor: usize) -> f64 {
+/// The square of the norm of a share of the gradient; `of` gives the share's elements of a bucket. The sum over all shares, and over
+/// the ranks that share layers, is that of the whole: what tensor ranks all have is counted by their first.
+pub fn square_norm<'a, T: Number>(
+    layout: &Layout,
+    share: Share,
+    tensor: usize,
+    of: impl Fn(usize) -> &'a [T],
+) -> f64 {
     let squares = |id| {
         // In f64: eight partial sums make the loop a vector, in one order.
         let mut lanes = [0f64; 8];
-        for chunk in gradients.of(layout, id)[share.within(layout, id)].chunks(8) {
+        for chunk in of(layout.bucket(id))[share.within(layout, id)].chunks(8) {
             for (lane, value) in lanes.iter_mut().zip(chunk) {
                 *lane += value.wide() * value.wide();
             }
@@ -104,8 +116,9 @@ pub fn clipping(norm: f64, bound: f64) -> f64 {
     if bound > 0.0 { (bound / (norm + 1e-6)).min(1.0) } else { 1.0 }
 }
 
-/// The moments of all parameters.
+/// The moments of a share of the parameters.
 pub struct Moments<T: Number> {
+    share: Share,
     mean: Values<T>,
     square: Values<T>,
     steps: i32,
@@ -128,8 +141,9 @@ impl<T: Number> Moments<T> {
     ///
     /// # Errors
     /// [`Error::Memory`](crate::error::Error::Memory) where there are no pages.
-    pub fn new(layout: &Layout) -> Result<Self> {
-        Ok(Moments { mean: Values::zeros(layout)?, square: Values::zeros(layout)?, steps: 0 })
+    pub fn new(layout: &Layout, share: Share) -> Result<Self> {
+        let zeros = || Values::shares(layout, share.ranks);
+        Ok(Moments { share, mean: zeros()?, square: zeros()?, steps: 0 })
     }
 
     /// The means of gradients and of their squares.
@@ -143,15 +157,13 @@ impl<T: Number> Moments<T> {
         [&mut self.mean, &mut self.square]
     }
 
-    /// One step: `weights` move against `gradients` times `clipping`.
-    pub fn step(
-        &mut self,
-        adamw: &AdamW,
-        layout: &Layout,
-        (weights, gradients): (&mut Values<T>, &Values<T>),
-        rate: f64,
-        clipping: f64,
-    ) {
+    /// The memory of both.
+    pub fn bytes(&self) -> usize {
+        self.mean.bytes() + self.square.bytes()
+    }
+
+    /// Begins a step, in which gradients count times `clipping`.
+    pub fn step(&mut self, adamw: &AdamW, rate: f64, clipping: f64) -> Update<'_, T> {
         self.steps += 1;
         let of = |decay: f64| Factors {
             clipping: T::of(clipping),
@@ -163,12 +175,27 @@ impl<T: Number> Moments<T> {
             epsilon: T::of(adamw.epsilon),
         };
         let (plain, decaying) = (of(0.0), of(adamw.weight_decay));
-        let ids: Vec<(ParameterId, bool)> =
-            layout.parameters().map(|(id, parameter)| (id, parameter.decays())).collect();
-        for (id, decays) in ids {
-            let factors = if decays { decaying } else { plain };
-            let (weights, gradients) = (weights.of_mut(layout, id), gradients.of(layout, id));
-            let (mean, square) = (self.mean.of_mut(layout, id), self.square.of_mut(layout, id));
+        Update { moments: self, plain, decaying }
+    }
+}
+
+/// A step under way.
+pub struct Update<'a, T: Number> {
+    moments: &'a mut Moments<T>,
+    plain: Factors<T>,
+    decaying: Factors<T>,
+}
+
+impl<T: Number> Update<'_, T> {
+    /// The step of a bucket, once: `weights` move against `gradients`. Both are the share's elements.
+    pub fn bucket(&mut self, layout: &Layout, bucket: usize, weights: &mut [T], gradients: &[T]) {
+        let Moments { share, mean, square, .. } = &mut *self.moments;
+        let (mean, square) = (mean.bucket_mut(bucket), square.bucket_mut(bucket));
+        for (id, parameter) in layout.parameters().filter(|(id, _)| layout.bucket(*id) == bucket) {
+            let factors = if parameter.decays() { self.decaying } else { self.plain };
+            let at = share.within(layout, id);
+            let (weights, gradients) = (&mut weights[at.clone()], &gradients[at.clone()]);
+            let (mean, square) = (&mut mean[at.clone()], &mut square[at]);
             with_vectors(|| update(factors, weights, gradients, mean, square));
         }
     }
@@ -218,9 +245,12 @@ mod tests {
         let layout = Layout::new(vec![Parameter::new("same", [2, 50], Begin::Ones), split], 1000, 3);
         let gradients = Values::<f64>::begin(&layout, 0).unwrap();
         let sum = |tensor| {
-            let shares =
-                (0..3).map(|rank| square_norm(&layout, &gradients, Share { rank, ranks: 3 }, tensor));
-            shares.sum::<f64>()
+            let of_rank = |rank| {
+                let share = Share { rank, ranks: 3 };
+                let of = |bucket| &gradients.bucket(bucket)[share.of(layout.bucket_elements(bucket))];
+                square_norm(&layout, share, tensor, of)
+            };
+            (0..3).map(of_rank).sum::<f64>()
         };
         assert_eq!((sum(0), sum(1)), (190.0, 90.0));
     }
@@ -233,10 +263,14 @@ mod tests {
         let mut gradients = Values::zeros(&layout).unwrap();
         let ids: Vec<_> = layout.parameters().map(|(id, _)| id).collect();
         ids.iter().for_each(|id| gradients.of_mut(&layout, *id).fill(-3.0));
-        assert!((square_norm(&layout, &gradients, Share::WHOLE, 0) - 12.0 * 9.0).abs() < 1e-12);
+        let norm = square_norm(&layout, Share::WHOLE, 0, |bucket| gradients.bucket(bucket));
+        assert!((norm - 12.0 * 9.0).abs() < 1e-12);
         let adamw = AdamW { weight_decay: 0.5, ..AdamW::default() };
-        let mut moments = Moments::new(&layout).unwrap();
-        moments.step(&adamw, &layout, (&mut weights, &gradients), 0.1, 1.0);
+        let mut moments = Moments::new(&layout, Share::WHOLE).unwrap();
+        let mut update = moments.step(&adamw, 0.1, 1.0);
+        for bucket in 0..layout.buckets() {
+            update.bucket(&layout, bucket, weights.bucket_mut(bucket), gradients.bucket(bucket));
+        }
         // Mean and root of the squares are equal, so the step is the rate, against the gradient.
         for (id, expected) in ids.into_iter().zip([0.95 + 0.1, 1.1]) {
             assert!(weights.of(&layout, id).iter().all(|weight| (weight - expected).abs() < 1e-8));

@@ -7,12 +7,12 @@
 
 use std::ops::Range;
 
-use consort::SharedBuffer;
+use consort::{ReduceOp, SharedBuffer};
 
 use crate::error::Result;
 use crate::number::Number;
-use crate::parallel::tensor::Tensor;
 use crate::random::Random;
+use crate::ranks::Tensor;
 
 /// Bytes of a page: no two buckets share one.
 const PAGE: usize = 4096;
@@ -53,13 +53,15 @@ pub struct Parameter {
     pub begin: Begin,
     /// What the other ranks of the layer have.
     pub shared: Shared,
+    /// With which other weights it is needed; `None` where the model is one part.
+    pub unit: Option<Unit>,
 }
 
 impl Parameter {
     /// A parameter that each rank has whole.
     pub fn new(name: impl Into<String>, whole: [usize; 2], begin: Begin) -> Self {
         let part = whole.map(|length| 0..length);
-        Parameter { name: name.into(), whole, part, begin, shared: Shared::Same }
+        Parameter { name: name.into(), whole, part, begin, shared: Shared::Same, unit: None }
     }
 
     /// The part in the rows and columns of rank `rank` of `ranks`, which share dimension `dimension` evenly.
@@ -86,6 +88,17 @@ impl Parameter {
     pub fn numbers(&self) -> impl Iterator<Item = usize> {
         let (columns, width) = (self.part[1].clone(), self.whole[1]);
         self.part[0].clone().flat_map(move |row| columns.clone().map(move |column| row * width + column))
+    }
+
+    /// Makes the gradient complete where each of `ranks` has that of its own tokens.
+    ///
+    /// # Errors
+    /// What the all-reduce ends with.
+    pub fn complete<T: Number>(&self, gradient: &mut [T], ranks: &Tensor<'_>) -> Result<()> {
+        if let Some(comm) = ranks.comm().filter(|_| self.shared == Shared::Summed) {
+            comm.all_reduce(gradient, ReduceOp::Sum)?;
+        }
+        Ok(())
     }
 
     /// Whether weight decay pulls it towards zero: matrices, not the scales of norms.
@@ -120,19 +133,19 @@ pub struct Layout {
 
 impl Layout {
     /// Lays parameters out that are given in the order in which backward finishes their gradients. A bucket is closed when
-    /// it has `bucket_elements` or more. `ranks` ranks can share each bucket evenly.
+    /// it has `bucket_elements` or more, and where a unit ends. `ranks` ranks can share each bucket evenly.
     pub fn new(parameters: Vec<Parameter>, bucket_elements: usize, ranks: usize) -> Self {
         let (mut places, mut buckets) = (Vec::new(), Vec::<usize>::new());
-        let mut open = false;
+        let (mut open, mut unit) = (false, None);
         for parameter in &parameters {
-            if !open {
+            if !open || unit != parameter.unit {
                 buckets.push(0);
             }
             let bucket = buckets.len() - 1;
             let begin = buckets[bucket];
             buckets[bucket] += parameter.elements();
             places.push(Place { bucket, range: begin..buckets[bucket] });
-            open = buckets[bucket] < bucket_elements;
+            (open, unit) = (buckets[bucket] < bucket_elements, parameter.unit);
         }
         let alignment = ALIGNMENT * ranks / common_divisor(ALIGNMENT, ranks);
         for elements in &mut buckets {
@@ -159,6 +172,31 @@ impl Layout {
     /// The elements of a bucket, those behind its last parameter among them.
     pub fn bucket_elements(&self, bucket: usize) -> usize {
         self.buckets[bucket]
+    }
+
+    /// The buckets of a unit, none if this rank has nothing of it.
+    pub fn unit(&self, unit: Unit) -> Range<usize> {
+        let of_unit =
+            |(place, parameter): (&Place, &Parameter)| (parameter.unit == Some(unit)).then_some(place.bucket);
+        let mut buckets = self.places.iter().zip(&self.parameters).filter_map(of_unit);
+        let Some(first) = buckets.next() else { return 0..0 };
+        first..buckets.next_back().unwrap_or(first) + 1
+    }
+
+    /// Fills `elements`, a bucket of zeros, with what training begins with: a function of the seed and each parameter's name.
+    pub fn begin<T: Number>(&self, bucket: usize, seed: u64, elements: &mut [T]) {
+        for (id, parameter) in self.parameters().filter(|(id, _)| self.bucket(*id) == bucket) {
+            let random = Random::new(seed, &parameter.name);
+            let place = &mut elements[self.range(id)];
+            match parameter.begin {
+                Begin::Ones => place.fill(T::ONE),
+                Begin::Normal(deviation) => {
+                    for (index, value) in parameter.numbers().zip(place) {
+                        *value = T::of(deviation * random.normal(index as u64));
+                    }
+                }
+            }
+        }
     }
 
     /// The number of buckets.
@@ -198,10 +236,18 @@ impl<T: Number> Values<T> {
     /// # Errors
     /// [`Error::Memory`](crate::error::Error::Memory) where there are no pages.
     pub fn zeros(layout: &Layout) -> Result<Self> {
+        Self::shares(layout, 1)
+    }
+
+    /// Zeros for the share of each bucket that one of `ranks` ranks has. What is said by parameter is of all elements alone.
+    ///
+    /// # Errors
+    /// As [`Values::zeros`].
+    pub fn shares(layout: &Layout, ranks: usize) -> Result<Self> {
         let mut end = 0usize;
         let range = |elements: &usize| {
             let start = end.next_multiple_of(PAGE / size_of::<T>());
-            end = start + elements;
+            end = start + elements / ranks;
             start..end
         };
         let buckets = layout.buckets.iter().map(range).collect();
@@ -214,17 +260,8 @@ impl<T: Number> Values<T> {
     /// As [`Values::zeros`].
     pub fn begin(layout: &Layout, seed: u64) -> Result<Self> {
         let mut values = Self::zeros(layout)?;
-        for (id, parameter) in layout.parameters() {
-            let random = Random::new(seed, &parameter.name);
-            let place = values.of_mut(layout, id);
-            match parameter.begin {
-                Begin::Ones => place.fill(T::ONE),
-                Begin::Normal(deviation) => {
-                    for (index, value) in parameter.numbers().zip(place) {
-                        *value = T::of(deviation * random.normal(index as u64));
-                    }
-                }
-            }
+        for bucket in 0..layout.buckets() {
+            layout.begin(bucket, seed, values.bucket_mut(bucket));
         }
         Ok(values)
     }
@@ -244,6 +281,21 @@ impl<T: Number> Values<T> {
         let Place { bucket, range } = &layout.places[id.0];
         let start = self.buckets[*bucket].start;
         start + range.start..start + range.end
+    }
+
+    /// A bucket.
+    pub fn bucket(&self, bucket: usize) -> &[T] {
+        &self.memory[self.buckets[bucket].clone()]
+    }
+
+    /// A bucket, to be changed.
+    pub fn bucket_mut(&mut self, bucket: usize) -> &mut [T] {
+        &mut self.memory[self.buckets[bucket].clone()]
+    }
+
+    /// The memory of all buckets, that between them included.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&self.memory[..])
     }
 
     /// The buckets.
@@ -341,9 +393,17 @@ pub trait Gradients<T: Number> {
     /// # Errors
     /// What starting the exchange of a bucket ends with.
     fn finished(&mut self, id: ParameterId) -> Result<()>;
+
+    /// What one of several backward passes adds to the parameter's gradient is there, and later ones add more.
+    ///
+    /// # Errors
+    /// As [`Gradients::finished`].
+    fn added(&mut self, _: ParameterId) -> Result<()> {
+        Ok(())
+    }
 }
 
-/// Gradients of which each rank has its own.
+/// Gradients that are each rank's own.
 pub struct Local<'a, T: Number> {
     layout: &'a Layout,
     values: &'a mut Values<T>,
@@ -365,8 +425,8 @@ impl<T: Number> Gradients<T> for Unfinished<'_, T> {
         self.0.place(id)
     }
 
-    fn finished(&mut self, _: ParameterId) -> Result<()> {
-        Ok(())
+    fn finished(&mut self, id: ParameterId) -> Result<()> {
+        self.0.added(id)
     }
 }
 
@@ -376,7 +436,7 @@ impl<T: Number> Gradients<T> for Local<'_, T> {
     }
 
     fn finished(&mut self, id: ParameterId) -> Result<()> {
-        self.ranks.complete(self.layout.parameter(id), self.values.of_mut(self.layout, id))
+        self.layout.parameter(id).complete(self.values.of_mut(self.layout, id), &self.ranks)
     }
 }
 
@@ -401,6 +461,19 @@ mod tests {
         assert_eq!(layout(1).members(), [1, 1, 1]);
         let places: Vec<_> = two.parameters().map(|(id, _)| (two.bucket(id), two.range(id))).collect();
         assert_eq!(places, [(0, 0..100), (0, 100..110), (1, 0..16)]);
+    }
+
+    #[test]
+    fn buckets_end_where_units_end() {
+        let unit = |unit: Unit, name: &str| Parameter {
+            unit: Some(unit),
+            ..Parameter::new(name, [1, 50], Begin::Ones)
+        };
+        let (first, second) = (Unit::Block(1), Unit::Block(0));
+        let parameters = vec![unit(first, "a"), unit(first, "b"), unit(first, "c"), unit(second, "d")];
+        let layout = Layout::new(parameters, 100, 1);
+        assert_eq!(layout.members(), [2, 1, 1]);
+        assert_eq!([first, second, Unit::End].map(|unit| layout.unit(unit)), [0..2, 2..3, 0..0]);
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub struct Progress {
     begun: Instant,
     tokens: usize,
     exposed: Duration,
+    idle: Duration,
     in_steps: Duration,
     loss: Option<f64>,
 }
@@ -36,6 +37,7 @@ impl Progress {
             begun: Instant::now(),
             tokens: 0,
             exposed: Duration::ZERO,
+            idle: Duration::ZERO,
             in_steps: Duration::ZERO,
             loss: None,
         }
@@ -54,6 +56,7 @@ impl Progress {
         self.done += 1;
         self.tokens += step.tokens;
         self.exposed += step.exchange.exposed;
+        self.idle += step.idle;
         self.in_steps += step.elapsed;
         let loss = self.loss.map_or(step.loss, |mean| mean + WEIGHT * (step.loss - mean));
         self.loss = Some(loss);
@@ -64,15 +67,16 @@ impl Progress {
         (self.bar.is_hidden() && is_due).then(|| format!("step {}/{}  {text}", self.done, self.steps))
     }
 
-    /// The running mean of the losses; the tokens a second since the beginning, and the share of the steps' time in which this
-    /// rank waited for gradients of others.
+    /// The running mean of the losses; the tokens a second since the beginning, and the shares of the steps' time in which this
+    /// rank waited for sums of gradients, and for other stages.
     fn text(&self) -> String {
         let rate = self.tokens as f64 / self.begun.elapsed().as_secs_f64().max(1e-9);
-        let exposed = 100.0 * self.exposed.as_secs_f64() / self.in_steps.as_secs_f64().max(1e-9);
+        let share = |part: Duration| 100.0 * part.as_secs_f64() / self.in_steps.as_secs_f64().max(1e-9);
+        let (exposed, idle) = (share(self.exposed), share(self.idle));
         let loss = self.loss.unwrap_or(f64::NAN);
         format!(
-            "loss {loss:.3}  {rate:.0} tokens/s  compute {:.1} %, exposed communication {exposed:.1} %",
-            100.0 - exposed
+            "loss {loss:.3}  {rate:.0} tokens/s  compute {:.1} %, exposed communication {exposed:.1} %, idle {idle:.1} %",
+            100.0 - exposed - idle
         )
     }
 
@@ -107,11 +111,13 @@ mod tests {
             tokens: 64,
             elapsed,
             exchange,
+            idle: Duration::from_millis(1),
+            sent_bytes: 0,
             computed: computed.into(),
         };
         let lines: Vec<String> = (0..35).filter_map(|_| progress.step(&step)).collect();
         assert_eq!(lines.len(), 10);
         assert!(lines[9].starts_with("step 35/35  loss 2.000"), "{lines:?}");
-        assert!(lines[9].ends_with("compute 75.0 %, exposed communication 25.0 %"), "{lines:?}");
+        assert!(lines[9].ends_with("compute 50.0 %, exposed communication 25.0 %, idle 25.0 %"), "{lines:?}");
     }
 }

@@ -1,8 +1,8 @@
 //! Text that a model writes.
 
 use crate::error::Result;
+use crate::model::Ranks;
 use crate::number::Number;
-use crate::parallel::tensor::Tensor;
 use crate::parameters::Present;
 use crate::random::Random;
 use crate::train::Whole;
@@ -26,6 +26,7 @@ pub fn write<T: Number>(whole: &Whole<T>, prompt: &[u32], drawing: Drawing) -> R
     let Whole { model, weights } = whole;
     let (sequence, vocabulary) = (model.shape().sequence, model.shape().vocabulary);
     let (mut activations, mut room) = (model.activations(0, 1), model.workspace(1));
+    let ranks = Ranks::alone(sequence);
     let random = Random::new(drawing.seed, "sample");
     let mut seen: Vec<u32> = prompt[prompt.len().saturating_sub(sequence)..].to_vec();
     if seen.is_empty() {
@@ -40,7 +41,7 @@ pub fn write<T: Number>(whole: &Whole<T>, prompt: &[u32], drawing: Drawing) -> R
         // What stands behind the last token changes nothing before it.
         window.resize(sequence, 0);
         let mut present = Present::new(model.layout(), weights);
-        model.forward(0, (&mut present, &Tensor::default()), &window, &mut activations, &mut room)?;
+        model.forward(0, (&mut present, &ranks), &window, &mut activations, &mut room)?;
         let last = &activations.logits()[(seen.len() - 1) * vocabulary..][..vocabulary];
         let token = choose(last, drawing.temperature, random.uniform(index));
         written.push(token);

@@ -11,7 +11,9 @@ use crate::checkpoint::Checkpoints;
 use crate::elastic::{self, Source};
 use crate::error::{Error, Result};
 use crate::launch;
+use crate::model::Model;
 use crate::number::Number;
+use crate::parallel::replica::Memory;
 use crate::progress::Progress;
 use crate::sample::{Drawing, write};
 use crate::text::{Text, shown};
@@ -51,7 +53,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     let comm = job.is_some().then(Communicator::from_launcher).transpose()?;
     match arguments.precision {
-        Precision::F32 => train::<f32>(arguments, run, &text, comm),
+        Precision::F32 | Precision::Bf16 => train::<f32>(arguments, run, &text, comm),
         Precision::F64 => train::<f64>(arguments, run, &text, comm),
     }
 }
@@ -78,6 +80,22 @@ struct Course<T: Number> {
     kept: Option<Kept<T>>,
     /// Those that were lost, and when that was seen.
     lost: Option<(Vec<Rank>, Instant)>,
+}
+
+/// What a rank did in its last step.
+#[derive(Default)]
+struct Last {
+    spans: Vec<Span>,
+    /// The bytes that it sent to exchange gradients and weights.
+    sent: usize,
+    /// The bytes that it sent to its neighbours in the pipeline.
+    sent_rows: usize,
+}
+
+/// The elements of the whole model.
+fn parameters<T: Number>(trainer: &Trainer<'_, T>) -> Result<usize> {
+    let run = trainer.run();
+    Ok(Model::<T>::new(run.shape, run.bucket_bytes)?.layout().elements())
 }
 
 /// Begins, or goes on from the newest checkpoint.
@@ -170,9 +188,10 @@ fn attempt<T: Number>(
     } else {
         begin(arguments, &mut trainer, checkpoints.as_ref())?;
         course.taken = trainer.steps();
+        let parameters = parameters(&trainer)?;
         if is_first(comm) {
             println!(
-                "{} parameters in {} buckets, {} tokens of text, {} a step, {} ranks",
+                "{parameters} parameters, on rank 0 {} in {} buckets, {} tokens of text, {} a step, {} ranks",
                 trainer.model().layout().elements(),
                 trainer.model().layout().buckets(),
                 text.training_tokens(),
@@ -183,9 +202,17 @@ fn attempt<T: Number>(
     }
     course.progress.go_on(trainer.steps(), is_first(comm));
     let ended = steps(arguments, &mut trainer, checkpoints.as_mut(), course)
-        .and_then(|spans| report(arguments, &trainer, &spans, course));
-    course.kept = Some(trainer.keep());
+        .and_then(|last| report(arguments, &mut trainer, &last, course));
+    course.kept = trainer.keep();
     ended
+}
+
+/// What a rank sent to other hosts in `steps` steps, if it did.
+fn say_carried(before: &[(&str, u64)], after: &[(&str, u64)], steps: usize) {
+    let sent = before.iter().zip(after).map(|((axis, before), (_, after))| (axis, after - before));
+    for (axis, bytes) in sent.filter(|(_, bytes)| *bytes > 0) {
+        println!("rank 0 sent {} bytes a step to other hosts along {axis}", bytes / steps as u64);
+    }
 }
 
 /// Takes the steps that are left, and returns what this rank did in the last one.
@@ -194,17 +221,17 @@ fn steps<T: Number>(
     trainer: &mut Trainer<'_, T>,
     mut checkpoints: Option<&mut Checkpoints>,
     course: &mut Course<T>,
-) -> Result<Vec<Span>> {
-    let world = trainer.mesh().world();
-    let mut spans = Vec::new();
-    for number in trainer.steps() + 1..=arguments.steps {
+) -> Result<Last> {
+    let (world, before, begun) = (trainer.mesh().world(), trainer.mesh().carried()?, trainer.steps());
+    let mut last = Last::default();
+    for number in begun + 1..=arguments.steps {
         if let Some(comm) = world.filter(|_| number == arguments.steps) {
             // The last step is drawn: ranks begin it together.
             comm.barrier()?;
         }
         let step = trainer.step()?;
         course.losses.push(step.loss);
-        spans = step.spans();
+        last = Last { spans: step.spans(), sent: step.exchange.sent, sent_rows: step.sent_bytes };
         let line = course.progress.step(&step);
         if let Some(line) = line.filter(|_| is_first(world)) {
             println!("{line}");
@@ -214,31 +241,43 @@ fn steps<T: Number>(
         }
     }
     course.progress.end();
+    if is_first(world) && arguments.steps > begun {
+        say_carried(&before, &trainer.mesh().carried()?, arguments.steps - begun);
+    }
     if let Some(checkpoints) = checkpoints {
         checkpoints.end(trainer)?;
     }
-    Ok(spans)
+    Ok(last)
 }
 
 /// What the first rank says and draws at the end.
 fn report<T: Number>(
     arguments: &Arguments,
-    trainer: &Trainer<'_, T>,
-    spans: &[Span],
+    trainer: &mut Trainer<'_, T>,
+    last: &Last,
     course: &Course<T>,
 ) -> Result<()> {
     let world = trainer.mesh().world();
     // Ranks that were left after the last step have not taken it together.
-    let ranks = if spans.is_empty() { Vec::new() } else { gather(world, spans)? };
+    let ranks = if last.spans.is_empty() { Vec::new() } else { gather(world, &last.spans)? };
+    let Memory { weights, gradients, moments } = trainer.memory();
     let Some(whole) = trainer.whole()? else { return Ok(()) };
+    let [weights, gradients, moments, sent] =
+        [weights, gradients, moments, last.sent].map(|bytes| bytes / 1024);
+    println!(
+        "rank 0: {weights} KiB of weights, {gradients} KiB of gradients, {moments} KiB of moments; exchanges of {sent} KiB a step"
+    );
     let held_out = whole.held_out_loss(trainer.text())?;
     println!(
         "after {} steps: loss {:.3} nats a byte, {held_out:.3} on text that was held out",
         arguments.steps,
         course.progress.loss()
     );
+    if trainer.run().degrees.pipeline > 1 {
+        println!("rank 0 sent {} bytes a step to its neighbours in the pipeline", last.sent_rows);
+    }
     let since = if course.taken > 0 { format!(", after step {}", course.taken) } else { String::new() };
-    let parameters = trainer.model().layout().elements();
+    let parameters = parameters(trainer)?;
     let title = format!("{parameters} parameters, {} ranks{since}", world.map_or(1, Communicator::size));
     draw(&arguments.chart, &Losses { steps: &course.losses, held_out, title: &title })?;
     if let Some(file) = &arguments.losses {

@@ -17,8 +17,8 @@ const BUNDLED: &str = include_str!("../text/training.txt");
 /// A text, as tokens.
 #[derive(Hash)]
 pub struct Text {
-    training: Vec<u32>,
-    held_out: Vec<u32>,
+    training: Vec<u8>,
+    held_out: Vec<u8>,
 }
 
 /// Sequences and what follows each of their tokens.
@@ -31,9 +31,20 @@ pub struct Batch {
 }
 
 impl Batch {
-    fn push(&mut self, window: &[u32]) {
-        self.tokens.extend(&window[..window.len() - 1]);
-        self.targets.extend(&window[1..]);
+    fn push(&mut self, window: &[u8]) {
+        self.tokens.extend(window[..window.len() - 1].iter().copied().map(u32::from));
+        self.targets.extend(window[1..].iter().copied().map(u32::from));
+    }
+}
+
+impl Batch {
+    /// The tokens at these positions of each sequence of `sequence` tokens.
+    pub fn at(&self, sequence: usize, positions: &[usize]) -> Batch {
+        let of = |tokens: &[u32]| {
+            let sequences = tokens.chunks_exact(sequence);
+            sequences.flat_map(|tokens| positions.iter().map(|position| tokens[*position])).collect()
+        };
+        Batch { tokens: of(&self.tokens), targets: of(&self.targets) }
     }
 }
 
@@ -68,9 +79,8 @@ impl Text {
         if held_out <= sequence {
             return Err(Error::ShortText { bytes: bytes.len(), sequence, needed: 10 * (sequence + 1) });
         }
-        let tokens = |bytes: &[u8]| bytes.iter().copied().map(u32::from).collect();
         let (training, held_out) = bytes.split_at(bytes.len() - held_out);
-        Ok(Text { training: tokens(training), held_out: tokens(held_out) })
+        Ok(Text { training: training.to_vec(), held_out: held_out.to_vec() })
     }
 
     /// A number that another text hardly has, and every machine has for this one.

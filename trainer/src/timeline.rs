@@ -2,7 +2,7 @@
 //!
 //! Invariant: times count from the beginning of the rank's own step. Ranks that have just left a barrier begin it together, within
 //! what a message takes. A sum counts as running until it was seen to be over, which is looked at whenever a gradient is
-//! finished and when the rank waits.
+//! finished and when the rank waits. Ranks of a pipeline have different numbers of spans.
 
 use std::time::Instant;
 
@@ -17,17 +17,28 @@ pub enum Activity {
     Forward,
     /// The layers, last to first.
     Backward,
-    /// An all-reduce of a bucket, beside whatever else.
+    /// A bucket's gradients are summed over the ranks, beside whatever else.
     Sum,
+    /// A bucket's weights come from the ranks that have shares of them, beside whatever else.
+    Gather,
     /// Nothing, until the last sum is over.
     Wait,
+    /// Nothing, until another stage of the pipeline has come as far.
+    Idle,
     /// Norm, clipping and the change of the parameters.
     Optimizer,
 }
 
 /// All activities, in the order of their numbers.
-pub const ACTIVITIES: [Activity; 5] =
-    [Activity::Forward, Activity::Backward, Activity::Sum, Activity::Wait, Activity::Optimizer];
+pub const ACTIVITIES: [Activity; 7] = [
+    Activity::Forward,
+    Activity::Backward,
+    Activity::Sum,
+    Activity::Gather,
+    Activity::Wait,
+    Activity::Idle,
+    Activity::Optimizer,
+];
 
 /// An activity from one moment to another.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -48,21 +59,62 @@ impl Span {
     }
 }
 
-/// The spans of all ranks, by rank. Every rank calls it, with the same number of spans.
+/// A call that was started.
+#[derive(Clone, Copy, Debug)]
+pub struct Flight {
+    begun: Instant,
+    /// When it was seen to be over.
+    over: Option<Instant>,
+}
+
+impl Flight {
+    /// One that is started now.
+    pub fn now() -> Self {
+        Flight { begun: Instant::now(), over: None }
+    }
+
+    /// Looks whether it is over.
+    pub fn look(&mut self, is_over: bool) {
+        if self.over.is_none() && is_over {
+            self.over = Some(Instant::now());
+        }
+    }
+
+    /// Whether it was seen to be over.
+    pub fn is_over(&self) -> bool {
+        self.over.is_some()
+    }
+
+    /// From its start, or that of the step, to when it was seen to be over.
+    pub fn span(&self, activity: Activity, step: Instant) -> Span {
+        Span::new(activity, step, self.begun, self.over.unwrap_or_else(Instant::now))
+    }
+}
+
+/// The spans of all ranks, by rank. Every rank calls it, each with as many spans as it has.
 ///
 /// # Errors
-/// What the all-gather ends with.
+/// What an all-gather ends with.
 pub fn gather(comm: Option<&Communicator>, spans: &[Span]) -> Result<Vec<Vec<Span>>> {
     let Some(comm) = comm else { return Ok(vec![spans.to_vec()]) };
     let number = |activity| ACTIVITIES.iter().position(|other| *other == activity).unwrap_or_default() as f64;
     let own: Vec<f64> =
         spans.iter().flat_map(|span| [number(span.activity), span.begin_s, span.end_s]).collect();
-    let mut all = vec![0.0; own.len() * comm.size() as usize];
-    comm.all_gather(&own, &mut all)?;
+    let mut counts = vec![0; comm.size() as usize];
+    comm.all_gather(&[own.len() as u64], &mut counts)?;
+    let counts: Vec<usize> = counts.into_iter().map(|count| count as usize).collect();
+    let mut all = vec![0.0; counts.iter().sum()];
+    comm.all_gather_v(&own, &mut all, &counts[..])?;
     let span = |[activity, begin_s, end_s]: &[f64; 3]| Span {
         activity: ACTIVITIES[*activity as usize],
         begin_s: *begin_s,
         end_s: *end_s,
     };
-    Ok(all.chunks_exact(own.len()).map(|rank| rank.as_chunks::<3>().0.iter().map(span).collect()).collect())
+    let mut rest = &all[..];
+    let rank = |count| {
+        let (rank, behind) = rest.split_at(count);
+        rest = behind;
+        rank.as_chunks::<3>().0.iter().map(span).collect()
+    };
+    Ok(counts.into_iter().map(rank).collect())
 }

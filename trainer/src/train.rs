@@ -1,19 +1,26 @@
 //! One rank's training: steps over a text, what they took, and the loss on what is held out.
 
+use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use consort::{Communicator, ReduceOp};
 
 use crate::error::{Error, Result};
+use crate::layers::ring::{Ring, positions};
 use crate::mesh::{Degrees, Mesh};
-use crate::model::{Activations, Cut, Model, Shape, Workspace};
+use crate::model::{Cut, Model, Ranks, Shape};
 use crate::number::Number;
-use crate::optimizer::{AdamW, Moments, Schedule, Share, clipping, square_norm};
-use crate::parallel::data::{Exchange, exchange, share};
-use crate::parallel::tensor::Tensor;
+use crate::optimizer::{AdamW, Moments, Schedule, Share, clipping};
+use crate::parallel::data::{Exchange, share};
+use crate::parallel::pipeline::{Order, Passage, Pipeline, Plan, Through};
+use crate::parallel::replica::{Gathered, Memory, Replica, STATE};
 use crate::parallel::whole::gather;
-use crate::parameters::{Gradients, Layout, Local, Parameter, Present, Unfinished, Values};
+use crate::parallel::zero::Zero;
+use crate::parameters::{Gradients, Layout, Parameter, Present, Shared, Values, Weights};
+use crate::products::Products;
+use crate::ranks::Tensor;
 use crate::text::{Batch, Text};
 use crate::timeline::{Activity, Span};
 
@@ -22,12 +29,18 @@ use crate::timeline::{Activity, Span};
 pub struct Run {
     /// The model.
     pub shape: Shape,
+    /// What linear layers multiply.
+    pub products: Products,
     /// How the ranks share the work.
     pub degrees: Degrees,
+    /// Of what the ranks that have the same parameters keep shares.
+    pub zero: Zero,
     /// Sequences of a step, over all ranks.
     pub batch: usize,
     /// Parts of a rank's sequences that go through the model one after the other.
     pub micro_batches: usize,
+    /// In which order these go through the stages of a pipeline.
+    pub order: Order,
     /// Bytes at which a bucket of gradients is closed.
     pub bucket_bytes: usize,
     /// How parameters change.
@@ -46,9 +59,19 @@ impl Run {
     /// # Errors
     /// [`Error::Configuration`] with the numbers that do not fit each other.
     pub fn check(&self, ranks: u32) -> Result<()> {
-        let Degrees { data, tensor, shares_tokens, .. } = self.degrees;
+        let Degrees { data, context, tensor, shares_tokens, .. } = self.degrees;
         self.degrees.check(ranks)?;
+        let plan = self.plan();
+        plan.check()?;
+        let (stages, layers) = (plan.stages(), self.shape.layers);
+        if stages > layers {
+            return Err(Error::configuration(
+                format!("a pipeline of {stages} stages has more than the {layers} blocks of the model"),
+                "give a model of more --layers, or a shorter --pp, or fewer --chunks",
+            ));
+        }
         self.cut(0).check(&self.shape)?;
+        positions(self.shape.sequence, 0, context as u32)?;
         let (batch, parts) = (self.batch, self.micro_batches);
         let fault = if batch < data {
             Some((
@@ -60,8 +83,8 @@ impl Run {
                 format!("{batch} sequences of {data} ranks are not {parts} equal parts on each"),
                 "make --batch a multiple of --dp times --micro-batches",
             ))
-        } else if shares_tokens && !self.shape.sequence.is_multiple_of(tensor) {
-            let sequence = self.shape.sequence;
+        } else if shares_tokens && !(self.shape.sequence / context).is_multiple_of(tensor) {
+            let sequence = self.shape.sequence / context;
             Some((
                 format!("{sequence} tokens of a sequence are not shared evenly by {tensor} tensor ranks"),
                 "make --sequence a multiple of --tp",
@@ -74,14 +97,23 @@ impl Run {
 
     /// What of the model the rank with this number has.
     fn cut(&self, rank: u32) -> Cut {
-        let (degrees, place) = (self.degrees, self.degrees.place(rank));
+        let (degrees, place, plan) = (self.degrees, self.degrees.place(rank), self.plan());
+        let (all, layers) = (plan.stages(), self.shape.layers);
+        let own = (place.pipeline..all).step_by(degrees.pipeline);
+        let stages = own.map(|stage| layers * stage / all..layers * (stage + 1) / all).collect();
         Cut {
             tensor: place.tensor,
             tensors: degrees.tensor,
             shares_tokens: degrees.shares_tokens && degrees.tensor > 1,
+            contexts: degrees.context,
             replicas: degrees.data * degrees.context,
-            ..Cut::whole(&self.shape)
+            stages,
         }
+    }
+
+    /// How the micro-batches go through the pipeline.
+    fn plan(&self) -> Plan {
+        Plan { order: self.order, ranks: self.degrees.pipeline, micro_batches: self.micro_batches }
     }
 }
 
@@ -100,9 +132,6 @@ fn agree<T: Number>(run: &Run, text: &Text, comm: &Communicator) -> Result<()> {
     }
 }
 
-/// The names of what a rank has between two steps.
-const STATE: [&str; 3] = ["weights", "mean", "square"];
-
 /// What a step came to.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Step {
@@ -118,7 +147,11 @@ pub struct Step {
     pub elapsed: Duration,
     /// How the gradients were exchanged.
     pub exchange: Exchange,
-    /// What this rank computed when.
+    /// The time that this rank waited for other stages: for rows of its neighbours, and at the end.
+    pub idle: Duration,
+    /// The bytes of rows that it sent to its neighbours.
+    pub sent_bytes: usize,
+    /// What this rank computed when, and when it was idle.
     pub computed: Vec<Span>,
 }
 
@@ -135,14 +168,12 @@ pub struct Trainer<'a, T: Number> {
     text: &'a Text,
     mesh: Mesh<'a>,
     model: Model<T>,
-    weights: Values<T>,
-    gradients: Values<T>,
-    moments: Moments<T>,
-    /// This rank's sequences of each batch, and those that go through the model at once.
-    share: std::ops::Range<usize>,
-    at_once: usize,
-    activations: Activations<T>,
-    workspace: Workspace<T>,
+    replica: Replica<T>,
+    /// This rank's sequences of each batch.
+    share: Range<usize>,
+    /// Its tokens of each sequence.
+    positions: Vec<usize>,
+    pipeline: Pipeline<T>,
     steps: usize,
 }
 
@@ -162,21 +193,29 @@ impl<'a, T: Number> Trainer<'a, T> {
         let share = share(run.batch, mesh.place().data, run.degrees.data);
         let at_once = share.len() / run.micro_batches;
         let model = Model::cut(run.shape, run.bucket_bytes / size_of::<T>(), run.cut(rank))?;
-        let layout = model.layout();
+        let model = model.with_products(run.products);
+        let Degrees { data, context, .. } = run.degrees;
+        let own = Share { rank: mesh.place().data * context + mesh.place().context, ranks: data * context };
         Ok(Trainer {
-            weights: Values::begin(layout, run.seed)?,
-            gradients: Values::zeros(layout)?,
-            moments: Moments::new(layout)?,
-            activations: model.activations(0, at_once),
-            workspace: model.workspace(at_once),
+            replica: Replica::new(model.layout(), run.seed, run.zero, own)?,
+            pipeline: Pipeline::new(&model, run.plan(), mesh.place().pipeline, at_once),
             run,
             text,
-            mesh,
             model,
             share,
-            at_once,
+            positions: positions(
+                run.shape.sequence,
+                mesh.place().context as u32,
+                run.degrees.context as u32,
+            )?,
+            mesh,
             steps: 0,
         })
+    }
+
+    /// This rank and the others.
+    pub fn mesh(&self) -> &Mesh<'a> {
+        &self.mesh
     }
 
     /// The model, as far as this rank has it.
@@ -184,19 +223,23 @@ impl<'a, T: Number> Trainer<'a, T> {
         &self.model
     }
 
-    /// The parameters that this rank has.
-    pub fn weights(&self) -> &Values<T> {
-        &self.weights
+    /// All elements of the parameters that this rank computes with. All ranks call it.
+    ///
+    /// # Errors
+    /// [`Error::Memory`]; [`Error::Library`].
+    pub fn weights(&mut self) -> Result<Gathered<'_, T>> {
+        self.replica.weights(self.mesh.replicas(), self.model.layout())
     }
 
-    /// The parameters, to be changed before the first step. All ranks must change them alike.
-    pub fn weights_mut(&mut self) -> &mut Values<T> {
-        &mut self.weights
+    /// The parameters, to be changed before the first step, on all ranks alike, and the gradients of the last: summed over the
+    /// ranks, and not clipped. `None` where this rank has its share alone.
+    pub fn all_mut(&mut self) -> Option<(&mut Values<T>, &Values<T>)> {
+        self.replica.all_mut()
     }
 
-    /// The gradients of the last step: summed over the ranks, and not clipped.
-    pub fn gradients(&self) -> &Values<T> {
-        &self.gradients
+    /// What parameters, gradients and moments take of this rank's memory.
+    pub fn memory(&self) -> Memory {
+        self.replica.memory()
     }
 
     /// What all ranks of the run have alike.
@@ -209,45 +252,40 @@ impl<'a, T: Number> Trainer<'a, T> {
         self.text
     }
 
-    /// The ranks.
-    pub fn mesh(&self) -> &Mesh<'a> {
-        &self.mesh
-    }
-
     /// The steps that were taken.
     pub fn steps(&self) -> usize {
         self.steps
     }
 
-    /// What is this rank's of each bucket, where the ranks with the same parameters share them.
-    pub fn share_of_buckets(&self) -> Share {
-        let (place, Degrees { data, context, .. }) = (self.mesh.place(), self.mesh.degrees());
-        Share { rank: place.data * context + place.context, ranks: data * context }
-    }
-
-    /// What it has between two steps, each with its name: with the number of steps, all that the next one depends on.
-    pub fn state(&self) -> [(&'static str, &Values<T>); 3] {
-        let [mean, square] = self.moments.values();
-        [(STATE[0], &self.weights), (STATE[1], mean), (STATE[2], square)]
-    }
-
-    /// Goes on after `steps` steps that this run or another one has taken, with what `fill` gives of each parameter of the
-    /// [state](Trainer::state), by the state's name.
+    /// Shows `each` what of the state between two steps this rank saves: the [state](STATE)'s name, the parameter, which of the
+    /// elements that this rank has of it, and these. Together all ranks show every element of the whole model once.
     ///
     /// # Errors
-    /// What `fill` ends with: the trainer is of no use then.
+    /// [`Error::Library`] where weights were still on their way.
+    pub fn state(
+        &mut self,
+        mut each: impl FnMut(&'static str, &Parameter, Range<usize>, &[T]),
+    ) -> Result<()> {
+        let is_first = self.mesh.place().tensor == 0;
+        self.replica.state(self.model.layout(), |state, parameter, elements, values| {
+            // What tensor ranks all have is their first's.
+            if is_first || parameter.shared == Shared::Split {
+                each(state, parameter, elements, values);
+            }
+        })
+    }
+
+    /// Goes on after `steps` steps that this run or another one has taken, with what `fill` writes of each parameter: it is
+    /// given the [state](STATE)'s name, the parameter, which of the elements that this rank has of it are wanted, and their place.
+    ///
+    /// # Errors
+    /// What `fill` ends with, and [`Error::Library`]: the trainer is of no use then.
     pub fn resume(
         &mut self,
         steps: usize,
-        mut fill: impl FnMut(&'static str, &Parameter, &mut [T]) -> Result<()>,
+        fill: impl FnMut(&'static str, &Parameter, Range<usize>, &mut [T]) -> Result<()>,
     ) -> Result<()> {
-        let layout = self.model.layout();
-        let [mean, square] = self.moments.resume(steps);
-        for (name, values) in STATE.into_iter().zip([&mut self.weights, mean, square]) {
-            for (id, parameter) in layout.parameters() {
-                fill(name, parameter, values.of_mut(layout, id))?;
-            }
-        }
+        self.replica.resume(self.model.layout(), steps, fill)?;
         self.steps = steps;
         Ok(())
     }
@@ -260,21 +298,27 @@ impl<'a, T: Number> Trainer<'a, T> {
         let begun = Instant::now();
         let Run { shape, batch, seed, clip, adamw, schedule, .. } = self.run;
         let number = self.steps;
-        let data = self.text.batch(seed, number, self.share.clone(), shape.sequence);
+        let whole = self.text.batch(seed, number, self.share.clone(), shape.sequence);
+        let data = whole.at(shape.sequence, &self.positions);
         let tokens = batch * shape.sequence;
 
-        self.gradients.buckets_mut().for_each(|bucket| bucket.fill(T::ZERO));
-        let (own, exchange, mut computed) = self.exchange(&data, T::of(1.0 / tokens as f64), begun)?;
+        let (passage, exchange) = self.exchange(&data, T::of(1.0 / tokens as f64), begun)?;
         let place = self.mesh.place();
-        let share = self.share_of_buckets();
+        let Passage { loss: own, mut idle, sent_bytes, spans: mut computed } = passage;
         // The loss is the same on all ranks of a layer: the first says it.
         let own = if place.tensor == 0 { own } else { 0.0 };
-        let squares = square_norm(self.model.layout(), &self.gradients, share, place.tensor);
+        let squares = self.replica.square_norm(self.model.layout(), place.tensor);
         let mut totals = [own, squares];
+        let summed = Instant::now();
         if let Some(world) = self.mesh.world() {
             world.all_reduce(&mut totals, ReduceOp::Sum)?;
         }
         let exchanged = Instant::now();
+        if self.mesh.pipeline().is_some() {
+            // Here a rank waits for the stages that are the last to end.
+            idle += exchanged - summed;
+            computed.push(Span::new(Activity::Idle, begun, summed, exchanged));
+        }
         let (loss, norm) = (totals[0] / tokens as f64, totals[1].sqrt());
         // Both are the same bits on all ranks, so all ranks end here or none does.
         for (quantity, value) in [("the loss", loss), ("the gradient's norm", norm)] {
@@ -283,69 +327,53 @@ impl<'a, T: Number> Trainer<'a, T> {
             }
         }
         let rate = schedule.at(number);
-        let values = (&mut self.weights, &self.gradients);
-        self.moments.step(&adamw, self.model.layout(), values, rate, clipping(norm, clip));
+        let (ranks, layout) = (self.mesh.replicas(), self.model.layout());
+        self.replica.update(ranks, layout, &adamw, (rate, clipping(norm, clip)))?;
         self.steps += 1;
         let end = Instant::now();
         computed.push(Span::new(Activity::Optimizer, begun, exchanged, end));
-        Ok(Step { loss, norm, rate, tokens, elapsed: end - begun, exchange, computed })
+        Ok(Step { loss, norm, rate, tokens, elapsed: end - begun, exchange, idle, sent_bytes, computed })
     }
 
-    /// This rank's share of the loss and the gradients, summed over the ranks that have the same parameters, and when what was
-    /// computed.
-    fn exchange(&mut self, data: &Batch, factor: T, step: Instant) -> Result<(f64, Exchange, Vec<Span>)> {
-        let Trainer { model, weights, gradients, activations, workspace, mesh, at_once, .. } = self;
-        let ranks = Tensor::new(mesh.tensor(), mesh.degrees().shares_tokens);
-        let layout = model.layout();
-        let mut computed = Vec::new();
-        let mut pass = |gradients: &mut dyn Gradients<T>| -> Result<f64> {
-            let mut loss = 0.0;
-            let tokens = *at_once * model.shape().sequence;
-            let mut parts = data.tokens.chunks(tokens).zip(data.targets.chunks(tokens)).peekable();
-            while let Some((tokens, targets)) = parts.next() {
-                let begun = Instant::now();
-                let mut present = Present::new(layout, weights);
-                model.forward(0, (&mut present, &ranks), tokens, activations, workspace)?;
-                loss += model.loss(&ranks, targets, activations)?;
-                let forward = Instant::now();
-                let mut unfinished = Unfinished(gradients);
-                let is_last = parts.peek().is_none();
-                let gradients =
-                    if is_last { &mut *unfinished.0 } else { &mut unfinished as &mut dyn Gradients<T> };
-                let (given, rooms) = ((tokens, targets, factor), (&mut *activations, &mut *workspace));
-                model.backward(0, (&mut present, &ranks), given, rooms, gradients)?;
-                computed.push(Span::new(Activity::Forward, step, begun, forward));
-                computed.push(Span::new(Activity::Backward, step, forward, Instant::now()));
-            }
-            Ok(loss)
-        };
-        let (loss, exchange) = match mesh.replicas() {
-            None => (pass(&mut Local::new(layout, gradients, ranks))?, Exchange::default()),
-            Some(comm) => {
-                let mut loss = 0.0;
-                let exchange = exchange((comm, ranks), layout, gradients, step, |sums| {
-                    loss = pass(sums)?;
-                    Ok(())
-                })?;
-                (loss, exchange)
-            }
-        };
-        Ok((loss, exchange, computed))
+    /// This rank's way through its stages, and its gradients summed over the ranks that have the same parameters.
+    fn exchange(&mut self, data: &Batch, factor: T, step: Instant) -> Result<(Passage, Exchange)> {
+        let Trainer { model, replica, pipeline, mesh, .. } = self;
+        let joined = Cell::new(Duration::ZERO);
+        let tensor = Tensor::new(mesh.tensor(), mesh.degrees().shares_tokens).timed(&joined);
+        let ranks = Ranks { tensor, ring: Ring::new(mesh.context(), model.shape().sequence)? };
+        let tokens = [&data.tokens[..], &data.targets[..]];
+        let neighbours = mesh.pipeline();
+        let (model, ranks, mut passage) = (&*model, &ranks, None);
+        let mut exchange = replica.exchange(
+            mesh.replicas(),
+            (model.layout(), tensor),
+            step,
+            |weights: &mut dyn Weights<T>, gradients: &mut dyn Gradients<T>| {
+                let through = Through { model, weights, ranks, neighbours, tokens, factor, begun: step };
+                passage = Some(pipeline.run(through, gradients)?);
+                Ok(())
+            },
+        )?;
+        exchange.exposed += joined.get();
+        Ok((passage.expect("it was run"), exchange))
     }
 
-    /// What is left of it when its ranks cannot go on together.
-    pub fn keep(self) -> Kept<T> {
+    /// What is left of it when its ranks cannot go on together; `None` where a rank has its share alone.
+    pub fn keep(self) -> Option<Kept<T>> {
         let layout = self.model.layout().clone();
-        Kept { layout, weights: self.weights, moments: self.moments, steps: self.steps }
+        let (weights, moments) = self.replica.into_all()?;
+        Some(Kept { layout, weights, moments, steps: self.steps })
     }
 
     /// The whole model with all of its parameters, on rank 0. All ranks call it.
     ///
     /// # Errors
     /// [`Error::Memory`]; [`Error::Library`].
-    pub fn whole(&self) -> Result<Option<Whole<T>>> {
+    pub fn whole(&mut self) -> Result<Option<Whole<T>>> {
         let model = Model::new(self.run.shape, self.run.bucket_bytes / size_of::<T>())?;
-        let weights = gather(&self.mesh, self.model.layout(), &self.weights, model.layout())?;
+        let model = model.with_products(self.run.products);
+        let own = self.replica.weights(self.mesh.replicas(), self.model.layout())?;
+        let weights = gather(&self.mesh, self.model.layout(), &own, model.layout())?;
         Ok(weights.map(|weights| Whole { model, weights }))
     }
 }
@@ -364,7 +392,7 @@ impl<T: Number> Kept<T> {
         self.steps
     }
 
-    /// The state `state`, by the names of [`Trainer::state`], of the parameter with this name.
+    /// The state `state`, by the names in [`STATE`], of the parameter with this name.
     ///
     /// # Panics
     /// If there is none.
@@ -397,7 +425,7 @@ impl<T: Number> Whole<T> {
         let mut sum = 0.0;
         for index in 0..count {
             let data = text.held_out(index, sequence);
-            let ranks = Tensor::default();
+            let ranks = Ranks::alone(sequence);
             let mut present = Present::new(self.model.layout(), &self.weights);
             self.model.forward(0, (&mut present, &ranks), &data.tokens, &mut kept, &mut room)?;
             sum += self.model.loss(&ranks, &data.targets, &mut kept)?;

@@ -1,6 +1,7 @@
 //! Checkpoints: written on one mesh and read on others, and what becomes of them when something is wrong.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -10,34 +11,20 @@ use consort_trainer::error::{Error, Result};
 use consort_trainer::mesh::Degrees;
 use consort_trainer::model::Shape;
 use consort_trainer::number::Number;
-use consort_trainer::optimizer::{AdamW, Schedule};
-use consort_trainer::text::{Text, VOCABULARY};
+use consort_trainer::optimizer::Schedule;
+use consort_trainer::parallel::pipeline::Order;
+use consort_trainer::parallel::zero::Zero;
+use consort_trainer::parameters::Parameter;
+use consort_trainer::text::Text;
 use consort_trainer::train::{Run, Trainer};
 
+#[allow(dead_code, reason = "the run alone is needed")]
+mod common;
+
 fn run(degrees: Degrees) -> Run {
-    let shape = Shape {
-        vocabulary: VOCABULARY,
-        width: 16,
-        layers: 2,
-        heads: 4,
-        kv_heads: 4,
-        hidden: 32,
-        sequence: 16,
-        tied: false,
-        rope_base: 10_000.0,
-        norm_epsilon: 1e-5,
-    };
-    Run {
-        shape,
-        degrees,
-        micro_batches: 1,
-        batch: 4,
-        bucket_bytes: 16 << 10,
-        adamw: AdamW::default(),
-        schedule: Schedule { rate: 3e-3, least: 3e-4, warmup: 2, steps: 20 },
-        clip: 1.0,
-        seed: 7,
-    }
+    let run = common::run();
+    let shape = Shape { width: 16, kv_heads: 4, hidden: 32, sequence: 16, ..run.shape };
+    Run { shape, degrees, schedule: Schedule { rate: 3e-3, least: 3e-4, warmup: 2, steps: 20 }, ..run }
 }
 
 fn mesh(data: usize, tensor: usize) -> Degrees {
@@ -93,28 +80,36 @@ fn train<T: Number>(
     let mut losses = Vec::new();
     while losses.len() < steps {
         losses.push(trainer.step()?.loss);
-        checkpoints.step(&trainer)?;
+        checkpoints.step(&mut trainer)?;
     }
     if steps > 0 {
-        checkpoints.end(&trainer)?;
+        checkpoints.end(&mut trainer)?;
     }
-    Ok((losses, state(&trainer)))
+    Ok((losses, state(&mut trainer)?))
 }
 
 /// The bits of a state by name, as whole tensors; those of other ranks are missing.
 type State = BTreeMap<String, Vec<Option<u64>>>;
 
-fn state<T: Number>(trainer: &Trainer<'_, T>) -> State {
-    let (layout, mut all) = (trainer.model().layout(), State::new());
-    for (state, values) in trainer.state() {
-        for (id, parameter) in layout.parameters() {
-            let mut whole = vec![None; parameter.whole[0] * parameter.whole[1]];
-            let bits = values.of(layout, id).iter().map(|value| value.wide().to_bits());
-            parameter.numbers().zip(bits).for_each(|(number, bits)| whole[number] = Some(bits));
-            all.insert(format!("{state}.{}", parameter.name), whole);
+/// What a rank saves, and all weights with which it computes.
+fn state<T: Number>(trainer: &mut Trainer<'_, T>) -> Result<State> {
+    let mut all = State::new();
+    let mut put = |state: &str, parameter: &Parameter, elements: Range<usize>, values: &[T]| {
+        let missing = || vec![None; parameter.whole[0] * parameter.whole[1]];
+        let whole = all.entry(format!("{state}.{}", parameter.name)).or_insert_with(missing);
+        let numbers = parameter.numbers().skip(elements.start).take(elements.len());
+        for (number, value) in numbers.zip(values) {
+            let bits = value.wide().to_bits();
+            assert!(whole[number].replace(bits).is_none_or(|other| other == bits), "what is saved is used");
         }
+    };
+    trainer.state(&mut put)?;
+    let layout = trainer.model().layout().clone();
+    let weights = trainer.weights()?;
+    for (id, parameter) in layout.parameters() {
+        put("weights", parameter, 0..parameter.elements(), weights.of(&layout, id));
     }
-    all
+    Ok(all)
 }
 
 /// The elements of all ranks, which have the same bits where they have the same ones.
@@ -135,29 +130,59 @@ fn text() -> Text {
     Text::bundled(run(mesh(1, 1)).shape.sequence).expect("text")
 }
 
-#[test]
-fn any_mesh_goes_on_with_the_same_bits() {
-    let (scratch, text) = (Scratch::new("meshes"), text());
-    let on = |degrees: Degrees, every, steps| {
+/// Trains three steps as `from` is shared, and then goes on as each of `others`: with the bits of the checkpoint, and two steps
+/// with the losses of `from`.
+fn check_bits(name: &str, from: Run, others: &[Run]) {
+    let (scratch, text) = (Scratch::new(name), text());
+    let on = |run: Run, every, steps| {
         let (directory, text) = (&scratch.0, &text);
-        let all = ranks(degrees, move |comm| {
-            train::<f64>(run(degrees), comm, text, (directory, every), steps).expect("training")
+        let all = ranks(run.degrees, move |comm| {
+            train::<f64>(run, comm, text, (directory, every), steps).expect("training")
         });
         let losses = all[0].0.clone();
         (losses, whole(all.into_iter().map(|(_, state)| state)))
     };
-    let (_, saved) = on(mesh(2, 2), 3, 3);
-    let expected = on(mesh(2, 2), 100, 2).0;
+    let (_, saved) = on(from, 3, 3);
+    let expected = on(from, 100, 2).0;
     std::fs::remove_dir_all(format::directory(&scratch.0, 5)).expect("the checkpoint of the end");
-    for degrees in [mesh(2, 2), mesh(4, 1), mesh(3, 1), mesh(1, 4), mesh(1, 2), mesh(1, 1)] {
-        let (_, loaded) = on(degrees, 100, 0);
-        assert!(loaded == saved, "{degrees:?} has other bits");
-        let (losses, _) = on(degrees, 100, 2);
+    for run in others {
+        let (_, loaded) = on(*run, 100, 0);
+        assert!(loaded == saved, "{:?} {:?} has other bits", run.degrees, run.zero);
+        let (losses, _) = on(*run, 100, 2);
         for (loss, expected) in losses.iter().zip(&expected) {
-            assert!((loss / expected - 1.0).abs() < 1e-12, "{degrees:?}: {loss} {expected}");
+            assert!((loss / expected - 1.0).abs() < 1e-12, "{:?}: {loss} {expected}", run.degrees);
         }
         std::fs::remove_dir_all(format::directory(&scratch.0, 5)).expect("the checkpoint of the end");
     }
+}
+
+#[test]
+fn any_mesh_goes_on_with_the_same_bits() {
+    let others = [mesh(2, 2), mesh(4, 1), mesh(3, 1), mesh(1, 4), mesh(1, 2), mesh(1, 1)];
+    check_bits("meshes", run(mesh(2, 2)), &others.map(run));
+}
+
+#[test]
+fn shares_of_moments_and_weights_go_on_as_any_others() {
+    let of = |zero, degrees| Run { zero, ..run(degrees) };
+    let context = Degrees { context: 2, ..Degrees::default() };
+    let (alone, [one, two, three]) =
+        (run(mesh(1, 1)), [Zero::Moments, Zero::Gradients, Zero::Weights].map(|zero| of(zero, mesh(2, 1))));
+    check_bits("zero1", one, &[alone, one, three]);
+    check_bits("zero3", three, &[alone, three, two, of(Zero::Weights, mesh(3, 1))]);
+    check_bits("zero0", run(mesh(3, 1)), &[one, three, of(Zero::Weights, context)]);
+    check_bits("zero3-tp", of(Zero::Weights, mesh(2, 2)), &[of(Zero::Moments, context), run(mesh(1, 2))]);
+}
+
+#[test]
+fn stages_of_a_pipeline_go_on_as_any_mesh() {
+    let degrees = Degrees { pipeline: 2, ..Degrees::default() };
+    let pipeline = Run { micro_batches: 2, ..run(degrees) };
+    let shared = Degrees { data: 2, ..degrees };
+    let shared = Run { zero: Zero::Weights, micro_batches: 2, ..run(shared) };
+    let gpipe = Run { order: Order::GPipe, ..pipeline };
+    check_bits("pp", pipeline, &[run(mesh(1, 2)), shared, run(mesh(1, 1)), gpipe]);
+    check_bits("tp-to-pp", run(mesh(1, 2)), &[pipeline, shared]);
 }
 
 #[test]
@@ -305,8 +330,8 @@ fn a_checkpoint_that_cannot_be_written_ends_all_ranks_and_leaves_the_one_before(
             std::fs::write(unfinished.join(format::file(1)), "").expect("written");
         }
         comm.barrier()?;
-        checkpoints.step(&trainer)?;
-        checkpoints.end(&trainer)
+        checkpoints.step(&mut trainer)?;
+        checkpoints.end(&mut trainer)
     });
     let errors: Vec<Error> = results.into_iter().map(|result| result.expect_err("a failed save")).collect();
     assert!(matches!(errors[0], Error::Elsewhere { rank: 1 }), "{errors:?}");

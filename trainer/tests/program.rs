@@ -39,8 +39,9 @@ fn run(name: &str, arguments: &str) -> (Output, [String; 2]) {
 
 #[test]
 fn processes_report_what_one_rank_reports() {
-    let lines = [1, 2].map(|ranks| {
-        let (output, [picture, step]) = run(&format!("ranks{ranks}"), &format!("--ranks {ranks} --steps 20"));
+    let lines = [(1, 0), (2, 0), (2, 3)].map(|(ranks, zero)| {
+        let arguments = format!("--ranks {ranks} --zero {zero} --steps 20");
+        let (output, [picture, step]) = run(&format!("ranks{ranks}-zero{zero}"), &arguments);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
         assert!(picture.contains("<polyline") && picture.contains(&format!("{ranks} ranks")), "{picture}");
@@ -53,13 +54,38 @@ fn processes_report_what_one_rank_reports() {
         let (result, sample) = text[begin..].split_once("charts: ").expect("the charts");
         (result.to_owned(), sample.split_once("\n\n").expect("the sample").1.to_owned())
     });
-    assert_eq!(lines[0], lines[1]);
+    assert!(lines.iter().all(|line| *line == lines[0]), "{lines:?}");
     assert!(lines[0].1.starts_with("A rank ") && lines[0].1.len() >= 27, "{lines:?}");
 }
 
 #[test]
+fn a_pipeline_reports_what_one_rank_reports_and_what_it_sent() {
+    let options = "--layers 4 --micro-batches 2 --steps 10";
+    let [alone, pipeline] = ["", "--ranks 2 --pp 2 --schedule interleaved "].map(|pipeline| {
+        let (output, [_, step]) =
+            run(&format!("pipeline{}", pipeline.len()), &format!("{pipeline}{options}"));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        assert!(step.contains("rank 0") && step.contains("idle"), "{step}");
+        text
+    });
+    let result = |text: &str| text.lines().find(|line| line.starts_with("after 10 steps")).map(str::to_owned);
+    assert!(result(&alone).is_some() && result(&alone) == result(&pipeline), "{alone}{pipeline}");
+    // Three times 64 rows of 16 numbers: forward of both stages, backward of the second.
+    let sent = "rank 0 sent 24576 bytes a step";
+    assert!(pipeline.contains(sent) && !alone.contains("rank 0 sent"), "{pipeline}");
+}
+
+#[test]
 fn a_rank_that_is_killed_is_named_and_the_others_end() {
-    let mut parent = trainer("--ranks 3 --steps 1000000000 --chart unused.svg")
+    for options in ["--zero 0", "--zero 3", "--pp 3 --layers 3"] {
+        check_killed(options);
+    }
+}
+
+/// Kills rank 1 of three: in a pipeline it is a neighbour of both others.
+fn check_killed(options: &str) {
+    let mut parent = trainer(&format!("--ranks 3 {options} --steps 1000000000 --chart unused.svg"))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -222,7 +248,7 @@ fn check_losses(name: &str, options: &str, (rounds, kills): (u64, usize)) {
         let [losses_picture, step] = pictures.each_ref().map(|picture| picture.display());
         let line = format!("{all} {options} --chart {losses_picture} --timeline {step}");
         let line = line.replace("DIR", &directory.display().to_string());
-        let (mut parent, mut output, _) = started(&line, "parameters in");
+        let (mut parent, mut output, _) = started(&line, "parameters, on rank 0");
         let mut text = String::new();
         for kill_number in 0..kills {
             // One of ten lines, and a moment after it.
@@ -305,6 +331,7 @@ fn what_is_wrong_is_said_once_and_before_ranks_start() {
         ("--ranks 2 --text missing.txt", "missing.txt could not be read"),
         ("--ranks 2 --sequence 5000", "give a longer text or a smaller --sequence"),
         ("--ranks 3 --batch 2", "2 sequences a step are fewer than 3 ranks"),
+        ("--ranks 2 --pp 2", "a pipeline of 2 stages has more than the 1 blocks of the model"),
         ("--ranks 2 --chart nowhere/loss.svg", "--chart is nowhere/loss.svg"),
     ] {
         let output = trainer(arguments).output().expect("the program");

@@ -4,7 +4,10 @@ use consort_trainer::mesh::Degrees;
 use consort_trainer::model::Shape;
 use consort_trainer::number::Number;
 use consort_trainer::optimizer::{AdamW, Schedule};
+use consort_trainer::parallel::pipeline::Order;
+use consort_trainer::parallel::zero::Zero;
 use consort_trainer::parameters::{Layout, ParameterId, Values};
+use consort_trainer::products::Products;
 use consort_trainer::text::Text;
 use consort_trainer::train::{Run, Trainer};
 use serde_json::Value;
@@ -36,8 +39,11 @@ fn run(fixture: &Value, tied: bool) -> Run {
     let (beta1, beta2) = (real("beta1"), real("beta2"));
     Run {
         shape,
+        products: Products::Exact,
         degrees: Degrees::default(),
+        zero: Zero::Nothing,
         micro_batches: 1,
+        order: Order::default(),
         batch: count("batch"),
         bucket_bytes: 4 << 10,
         adamw: AdamW { beta1, beta2, epsilon: real("epsilon"), weight_decay: real("weight_decay") },
@@ -69,7 +75,7 @@ fn compare<T: Number>(precision: &str, tied: bool, tolerance: f64) {
     let layout = trainer.model().layout().clone();
     let factor = T::of(number(&fixture["run"]["matrix_factor"]));
     for (id, parameter) in layout.parameters().filter(|(_, parameter)| parameter.decays()) {
-        let values = trainer.weights_mut().of_mut(&layout, id);
+        let values = trainer.all_mut().expect("all weights").0.of_mut(&layout, id);
         values.iter_mut().for_each(|value| *value *= factor);
         assert!(case["last_weights"].get(&parameter.name).is_some(), "PyTorch has no {}", parameter.name);
     }
@@ -85,13 +91,14 @@ fn compare<T: Number>(precision: &str, tied: bool, tolerance: f64) {
             let name = &parameter.name;
             close(
                 &format!("gradient {name}"),
-                norm(trainer.gradients(), &layout, id),
+                norm(trainer.all_mut().expect("all gradients").1, &layout, id),
                 &case["first_gradients"][name],
             );
         }
     }
+    let weights = trainer.weights().expect("weights");
     for (id, parameter) in layout.parameters() {
-        close(&parameter.name, norm(trainer.weights(), &layout, id), &case["last_weights"][&parameter.name]);
+        close(&parameter.name, norm(&weights, &layout, id), &case["last_weights"][&parameter.name]);
     }
 }
 

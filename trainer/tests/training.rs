@@ -1,110 +1,19 @@
 //! Whole runs: the same bits every time, the same model on any number of ranks, and PyTorch's losses.
 
+mod common;
+
 use std::time::Instant;
 
+use common::{bits, check_parity, data_parallel, losses, run, trained};
 use consort::Communicator;
 use consort_trainer::mesh::Degrees;
 use consort_trainer::model::Shape;
-use consort_trainer::number::Number;
-use consort_trainer::optimizer::{AdamW, Schedule};
 use consort_trainer::parallel::data::{Exchange, exchange};
-use consort_trainer::parallel::tensor::Tensor;
 use consort_trainer::parameters::{Begin, Layout, Parameter, ParameterId, Values};
-use consort_trainer::text::{Text, VOCABULARY};
-use consort_trainer::train::{Run, Step, Trainer, Whole};
-
-fn run() -> Run {
-    let shape = Shape {
-        vocabulary: VOCABULARY,
-        width: 32,
-        layers: 2,
-        heads: 4,
-        kv_heads: 2,
-        hidden: 64,
-        sequence: 32,
-        tied: false,
-        rope_base: 10_000.0,
-        norm_epsilon: 1e-5,
-    };
-    Run {
-        shape,
-        degrees: Degrees::default(),
-        micro_batches: 1,
-        batch: 4,
-        bucket_bytes: 16 << 10,
-        adamw: AdamW::default(),
-        schedule: Schedule { rate: 3e-3, least: 3e-4, warmup: 5, steps: 20 },
-        clip: 1.0,
-        seed: 7,
-    }
-}
-
-/// A rank's steps, its parameters at the end, and on rank 0 all parameters.
-struct Trained<T> {
-    steps: Vec<Step>,
-    own: Vec<T>,
-    whole: Vec<T>,
-}
-
-/// What each rank of a mesh trained.
-fn trained<T: Number>(run: Run, steps: usize) -> Vec<Trained<T>> {
-    let text = Text::bundled(run.shape.sequence).expect("text");
-    let rank = |comm: Option<&Communicator>| {
-        let mut trainer = Trainer::<T>::new(run, &text, comm).expect("a trainer");
-        let steps = (0..steps).map(|_| trainer.step().expect("a step")).collect();
-        let whole = trainer.whole().expect("all parameters");
-        let named = |whole: &Whole<T>| {
-            let of = |(id, _)| whole.weights.of(whole.model.layout(), id).to_vec();
-            whole.model.layout().parameters().flat_map(of).collect()
-        };
-        let own = trainer.weights().buckets().flatten().copied().collect();
-        Trained { steps, own, whole: whole.as_ref().map(named).unwrap_or_default() }
-    };
-    if run.degrees.ranks() == 1 {
-        return vec![rank(None)];
-    }
-    let comms = Communicator::local(run.degrees.ranks() as u32).expect("ranks");
-    std::thread::scope(|threads| {
-        let threads: Vec<_> = comms.iter().map(|comm| threads.spawn(|| rank(Some(comm)))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a rank")).collect()
-    })
-}
-
-/// A run of data parallelism alone.
-fn data_parallel(ranks: usize) -> Run {
-    Run { degrees: Degrees::data(ranks), ..run() }
-}
-
-/// Whether ranks trained what one rank trains, to 1e-12 of the loss, and parameters to 1e-9.
-fn check_parity(ranks: &Run, alone: &Trained<f64>) {
-    let all = trained::<f64>(*ranks, alone.steps.len());
-    for (rank, of_rank) in all.iter().enumerate() {
-        for (number, (step, expected)) in of_rank.steps.iter().zip(&alone.steps).enumerate() {
-            for (what, found, expected) in
-                [("loss", step.loss, expected.loss), ("norm", step.norm, expected.norm)]
-            {
-                let error = (found / expected - 1.0).abs();
-                let bound = if what == "loss" { 1e-12 } else { 1e-10 };
-                assert!(
-                    error < bound,
-                    "{:?}, rank {rank}, step {number}: {what} {found} {expected}",
-                    ranks.degrees
-                );
-            }
-        }
-        assert_eq!(bits(&losses(&of_rank.steps)), bits(&losses(&all[0].steps)), "rank {rank}");
-    }
-    let worst = all[0].whole.iter().zip(&alone.whole).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-    assert!(all[0].whole.len() == alone.whole.len() && worst < 1e-9, "{:?}: {worst:e}", ranks.degrees);
-}
-
-fn losses(steps: &[Step]) -> Vec<f64> {
-    steps.iter().map(|step| step.loss).collect()
-}
-
-fn bits<T: Number>(values: &[T]) -> Vec<u64> {
-    values.iter().map(|value| value.wide().to_bits()).collect()
-}
+use consort_trainer::products::Products;
+use consort_trainer::ranks::Tensor;
+use consort_trainer::text::Text;
+use consort_trainer::train::{Run, Trainer};
 
 #[test]
 fn a_run_gives_the_same_bits_each_time() {
@@ -127,12 +36,26 @@ fn ranks_train_the_model_of_one() {
         tensor(2, true),
         Degrees { data: 2, ..tensor(2, false) },
         Degrees { data: 2, ..tensor(2, true) },
+        Degrees { context: 2, ..Degrees::default() },
+        Degrees { context: 2, ..Degrees::data(2) },
+        Degrees { context: 2, ..tensor(2, true) },
     ] {
         check_parity(&Run { degrees, ..run() }, &alone);
     }
     check_parity(&Run { bucket_bytes: 64, ..data_parallel(2) }, &alone);
     check_parity(&Run { micro_batches: 2, ..data_parallel(2) }, &alone);
     check_parity(&Run { micro_batches: 4, ..run() }, &alone);
+}
+
+#[test]
+fn rounded_products_learn_what_exact_ones_do() {
+    let [exact, rounded] =
+        [Products::Exact, Products::Bf16].map(|products| trained::<f32>(Run { products, ..run() }, 20));
+    let [exact, rounded] = [exact, rounded].map(|mut ranks| losses(&ranks.remove(0).steps));
+    // Different at once, and close in the end: the whole way is a nat and more.
+    assert_ne!(exact[0], rounded[0]);
+    let worst = exact.iter().zip(&rounded).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    assert!(worst < 0.05, "{exact:?} {rounded:?}");
 }
 
 #[test]

@@ -327,6 +327,31 @@ impl Error {
         Error::InvalidArgument { what: what.into(), hint: hint.into() }
     }
 
+    /// The same error, whose text says where among a program's communicators it was found: `place`, for people. Said once.
+    pub fn found(mut self, place: &str) -> Self {
+        let text = match &mut self {
+            Error::Mismatch { difference, .. } => difference,
+            Error::PeerLost { cause, .. } | Error::Link { cause, .. } => cause,
+            Error::PeerLeft { place, .. } => place,
+            Error::Timeout { verdict, .. } => verdict,
+            Error::Aborted { reason, .. } | Error::Revoked { reason, .. } => reason,
+            Error::Internal { what } | Error::Device { what, .. } | Error::OutOfMemory { what, .. } => what,
+            Error::System { call, .. } => call,
+            // These are about a call, or about joining.
+            Error::InvalidArgument { .. }
+            | Error::Settings { .. }
+            | Error::MissingRanks { .. }
+            | Error::Join { .. }
+            | Error::ConcurrentUse
+            | Error::Forked => return self,
+        };
+        let place = format!(" ({place})");
+        if !text.ends_with(&place) {
+            text.push_str(&place);
+        }
+        self
+    }
+
     /// A call of the operating system that failed.
     pub fn system(call: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Error::System { call: call.into(), source: Arc::new(source.into()) }
@@ -402,6 +427,14 @@ mod tests {
     fn ranks_are_listed_shortly() {
         assert_eq!(list(&[3, 1, 2, 7, 8, 0]), "0-3, 7, 8");
         assert_eq!(list(&[5]), "5");
+    }
+
+    #[test]
+    fn where_an_error_was_found_is_said_once() {
+        let error = Error::Aborted { rank: 1, reason: "enough".into() }.found("in tp").found("in tp");
+        assert!(error.to_string().contains("by rank 1: enough (in tp); that rank"), "{error}");
+        let error = Error::invalid("a size of 0", "pass another").found("in tp");
+        assert!(!error.to_string().contains("tp"), "{error}");
     }
 
     #[test]

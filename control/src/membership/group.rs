@@ -55,6 +55,8 @@ pub struct Group {
     /// For each rank of the communicator its rank in the job.
     pub members: Vec<Rank>,
     pub member: Arc<Member>,
+    /// What the communicator is for, in words for people that are the same on all its ranks; empty if that is not known.
+    pub label: String,
     pub recorder: Recorder,
     /// Whether it has failed, for one load on the fast path.
     failing: AtomicBool,
@@ -107,6 +109,17 @@ struct GroupState {
 
 impl Group {
     pub fn new(member: Arc<Member>, uid: u64, members: Vec<Rank>, records: usize) -> Arc<Self> {
+        Group::labelled(member, uid, members, records, String::new())
+    }
+
+    /// As [`Group::new`], with a label.
+    pub fn labelled(
+        member: Arc<Member>,
+        uid: u64,
+        members: Vec<Rank>,
+        records: usize,
+        label: String,
+    ) -> Arc<Self> {
         let rank =
             members.iter().position(|job_rank| *job_rank == member.rank).expect("a member of its own group")
                 as Rank;
@@ -117,6 +130,7 @@ impl Group {
             uid,
             rank,
             member: member.clone(),
+            label,
             recorder,
             failing: AtomicBool::new(false),
             state: Mutex::new(GroupState { answers: vec![None; members.len()], ..GroupState::default() }),
@@ -140,7 +154,10 @@ impl Group {
     }
 
     /// A report with what is known of the machine.
-    pub fn located(&self, report: Report) -> Report {
+    pub fn located(&self, mut report: Report) -> Report {
+        if let Some(place) = self.label_in_texts() {
+            report.verdict += &format!(" ({place})");
+        }
         let wires = lock(&self.wires).clone();
         match wires {
             Some(wires) => report.on(&*wires, &self.infos().collect::<Vec<_>>()),
@@ -160,6 +177,11 @@ impl Group {
     /// The communicator's name for people.
     pub fn name(&self) -> String {
         format!("{:016x}", self.uid)
+    }
+
+    /// What errors and reports say of its label.
+    fn label_in_texts(&self) -> Option<String> {
+        (!self.label.is_empty()).then(|| format!("in {}", self.label))
     }
 
     pub fn clock(&self) -> &Clock {
@@ -251,6 +273,9 @@ impl Group {
                 *cause += &format!(" ({place}; rank {to}, {})", there.unwrap_or_default());
             }
             _ => {}
+        }
+        if let Some(place) = self.label_in_texts() {
+            error = error.found(&place);
         }
         self.take_up(Failure { origin: self.rank, error, report }, self.rank);
     }

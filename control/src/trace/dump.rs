@@ -141,11 +141,12 @@ fn trace_of(group: &Group, start: Moment, patience: Duration) -> String {
     let operations: Vec<Operation> =
         entries.iter().map(|entry| Operation::new(entry, &scale, &alignment)).collect();
     let host = &member.table[member.rank as usize];
+    let label = if group.label.is_empty() { String::new() } else { format!("{}: ", group.label) };
     let track = Track {
         job_rank: member.rank,
         process: format!("rank {} (host {}, pid {})", member.rank, host.host, host.pid),
         communicator: group.uid,
-        thread: format!("{} (ranks {})", group.name(), list(&group.members)),
+        thread: format!("{label}{} (ranks {})", group.name(), list(&group.members)),
         clock: alignment.last(),
         dropped: entries.last().map_or(0, |last| last.index - entries.len() as u64),
     };

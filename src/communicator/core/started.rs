@@ -13,49 +13,36 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use consort_memory::Held;
 use consort_memory::sync::Ordering;
 
 use super::{Core, Leave};
-use crate::engine::{Engine, Memory, Progress, Source, Task};
+use crate::engine::{Engine, Progress, Start};
 use crate::ticket::Ticket;
 use crate::wait::{Look, Waiter};
 use consort_control::membership::process::{Advance, Process, Unattended};
-use consort_control::recorder::this_thread;
-use consort_types::blocks::Blocks;
-use consort_types::call::Call;
 use consort_types::error::{Error, Result};
 
 impl Core {
-    /// Starts a collective that goes on by itself.
+    /// Starts calls, each of which goes on by itself; the ticket is of all their ends.
     pub(crate) fn start(
         self: &Arc<Self>,
         process: &Process,
-        call: Call,
-        blocks: Option<Blocks<'_>>,
+        calls: Vec<Start<'_>>,
         timeout: Duration,
-        input: Source,
-        output: Option<Held>,
     ) -> Result<Arc<Ticket>> {
-        self.planning.admit(&call)?;
-        let ticket = Arc::new(Ticket::default());
+        calls.iter().try_for_each(|start| self.planning.admit(&start.call))?;
         process.ensure_thread()?;
-        {
-            let engine = &mut *self.with_room(None, 1, timeout)?.engine;
-            let request = engine.enter(call, this_thread());
-            if call.count == 0 {
-                engine.leave(&request);
-                ticket.finish(Ok(()));
-                return Ok(ticket);
-            }
-            let mut task = Task::default();
-            task.prepare(timeout);
-            task.push(request, blocks);
-            engine.enqueue(task, vec![Memory { input, output, _kept: Vec::new() }], ticket.clone());
+        let collectives = calls.iter().filter(|start| !start.call.kind.is_message()).count() as u64;
+        let ticket = {
+            let engine = &mut *self.with_room(None, collectives, timeout)?.engine;
+            let (ticket, _) = engine.start(calls, timeout);
             self.note_queued(engine);
+            ticket
+        };
+        if !ticket.is_done() {
+            let unattended: Arc<dyn Unattended> = self.clone();
+            self.shared.look_after(Arc::downgrade(&unattended));
         }
-        let unattended: Arc<dyn Unattended> = self.clone();
-        self.shared.look_after(Arc::downgrade(&unattended));
         Ok(ticket)
     }
 
@@ -107,7 +94,7 @@ impl Core {
         }
     }
 
-    /// Sleeps while the first queued operation is blocked, without the engine, unless what this thread waits for is over.
+    /// Sleeps while all queued operations are blocked, without the engine, unless what this thread waits for is over.
     /// Whether something woke it.
     pub(in crate::communicator) fn sleep(&self, limit: Duration, is_over: impl FnOnce() -> bool) -> bool {
         // Another thread that has it may let it go without a turn to come.

@@ -36,9 +36,16 @@ fn what_is_no_collective_of_equal_blocks_is_refused() {
         assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
         error.to_string()
     };
-    for kind in
-        [Kind::Send, Kind::Receive, Kind::Split, Kind::Grow, Kind::Devices, Kind::Replan, Kind::AllGatherV]
-    {
+    for kind in [
+        Kind::Send,
+        Kind::Receive,
+        Kind::Split,
+        Kind::Grow,
+        Kind::Devices,
+        Kind::Replan,
+        Kind::Mesh,
+        Kind::AllGatherV,
+    ] {
         let text = refused(Call::new(kind, DataType::Uint8, None, 0, 64));
         assert!(text.contains("not a collective of equal blocks"), "{kind:?}: {text}");
     }

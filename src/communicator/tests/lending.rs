@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use consort_control::membership::group::Group;
 use consort_kernels::ReduceOp;
-use consort_memory::{SharedBuffer, UserBuffer};
+use consort_memory::{Buffer, SharedBuffer, UserBuffer};
 use consort_testing::Random;
 use consort_transports::{Transport, Verbs};
 
@@ -154,31 +154,42 @@ fn no_adapter_reads_for_a_call_that_has_failed() {
     }
 }
 
-/// The same of a started call whose communicator is dropped: the buffer comes back when no adapter reads it.
+/// The same of a started call whose communicator is dropped: the buffer comes back when no adapter reads it. One rank has a vector
+/// that is registered, the other memory that ranks can map.
 #[test]
 fn no_adapter_reads_for_a_communicator_that_was_dropped() {
     const NETWORK: u8 = 3;
+    const BYTES: usize = 4 << 20;
     for adapters in [1, 2] {
         let options = Options::default().timeout(Duration::from_secs(3)).algorithms("ring");
         let all = ranks(2, NETWORK, adapters, &options);
         std::thread::scope(|threads| all.iter().for_each(|comm| _ = threads.spawn(move || meet(comm))));
         Verbs::silence_standin(NETWORK);
         let fail = |comm: Communicator| {
-            let buffer = vec![1u8; 4 << 20];
-            let (start, bytes) = (buffer.as_ptr() as usize, buffer.len());
-            let _registered = UserBuffer::new(start, bytes).expect("a buffer");
-            let work = comm.start_all_reduce(buffer, ReduceOp::Sum).expect("it is started");
-            // The control thread sends.
-            while !Verbs::standin_was_given(start, bytes) {
-                assert!(!work.is_done(), "it was copied");
-                std::thread::yield_now();
+            if comm.rank() == 0 {
+                let buffer = vec![1u8; BYTES];
+                let start = buffer.as_ptr() as usize;
+                let _registered = UserBuffer::new(start, BYTES).expect("a buffer");
+                return fail_unread(comm, buffer, start, BYTES);
             }
-            drop(comm);
-            let (buffer, outcome) = work.wait_with_buffer();
-            assert!(outcome.is_err(), "it heard something");
-            assert!(!Verbs::standin_reads(start, bytes), "it is still read");
-            drop(buffer);
+            let buffer = SharedBuffer::<u8>::new(BYTES).expect("memory");
+            let start = buffer.as_ptr() as usize;
+            fail_unread(comm, buffer, start, BYTES);
         };
         std::thread::scope(|threads| all.into_iter().for_each(|comm| _ = threads.spawn(move || fail(comm))));
     }
+}
+
+fn fail_unread<B: Buffer<Element = u8>>(comm: Communicator, buffer: B, start: usize, bytes: usize) {
+    let work = comm.start_all_reduce(buffer, ReduceOp::Sum).expect("it is started");
+    // The control thread sends.
+    while !Verbs::standin_was_given(start, bytes) {
+        assert!(!work.is_done(), "it was copied");
+        std::thread::yield_now();
+    }
+    drop(comm);
+    let (buffer, outcome) = work.wait_with_buffer();
+    assert!(outcome.is_err(), "it heard something");
+    assert!(!Verbs::standin_reads(start, bytes), "it is still read");
+    drop(buffer);
 }

@@ -164,8 +164,9 @@ impl Wires {
         self.carried = read;
     }
 
-    /// What is known of them.
-    pub(crate) fn records(&self) -> Vec<WireRecord> {
+    /// What they have carried until now, and what is known of them.
+    pub(crate) fn records(&mut self, links: &Links, group: &Group) -> Vec<WireRecord> {
+        self.read(links, group, None);
         let mut numbers: Vec<_> = self.ways.keys().copied().collect();
         numbers.sort_unstable();
         numbers.iter().map(|number| self.ways[number].record()).collect()
@@ -295,7 +296,7 @@ impl Quantiles {
     }
 }
 
-/// What a wire from this rank to another has carried in calls of a mebibyte and more.
+/// What a wire from this rank to another has carried: all bytes; rates and round trips are those of calls of a mebibyte and more.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct WireRecord {

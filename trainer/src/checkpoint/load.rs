@@ -44,8 +44,8 @@ struct Run {
     elements: usize,
 }
 
-/// What of `wanted`, a rectangle of the tensor, a chunk has, in the chunk's order.
-fn common(chunk: &Chunk, wanted: &[Range<usize>; 2]) -> Vec<Run> {
+/// What of `elements` of `wanted`, a rectangle of the tensor, a chunk has, in the chunk's order.
+fn common(chunk: &Chunk, wanted: &[Range<usize>; 2], elements: &Range<usize>) -> Vec<Run> {
     let [rows, columns] =
         [0, 1].map(|at| chunk.part[at].start.max(wanted[at].start)..chunk.part[at].end.min(wanted[at].end));
     let mut runs = Vec::<Run>::new();
@@ -55,12 +55,18 @@ fn common(chunk: &Chunk, wanted: &[Range<usize>; 2]) -> Vec<Run> {
     for row in rows {
         let number = |of: &[Range<usize>; 2]| (row - of[0].start) * of[1].len() + columns.start - of[1].start;
         let (begin, target) = (number(&chunk.part), number(wanted));
-        let (first, end) = (begin.max(chunk.elements.start), (begin + columns.len()).min(chunk.elements.end));
+        // Counted in the chunk's rectangle, of which the row begins at `begin`, and at `target` in what is wanted.
+        let first = begin.max(chunk.elements.start).max(begin + elements.start.saturating_sub(target));
+        let end = (begin + columns.len()).min(chunk.elements.end);
+        let end = end.min((begin + elements.end).saturating_sub(target));
         if first >= end {
             continue;
         }
-        let run =
-            Run { from: first - chunk.elements.start, to: target + first - begin, elements: end - first };
+        let run = Run {
+            from: first - chunk.elements.start,
+            to: target + first - begin - elements.start,
+            elements: end - first,
+        };
         match runs.last_mut() {
             Some(last) if (last.from + last.elements, last.to + last.elements) == (run.from, run.to) => {
                 last.elements += run.elements;
@@ -106,11 +112,17 @@ impl Reader {
         Ok(Reader { directory, index })
     }
 
-    /// The elements that this rank has of a parameter, of the state `state`.
+    /// Some of the elements that this rank has of a parameter, of the state `state`.
     ///
     /// # Errors
     /// [`Error::File`]; [`Error::Checkpoint`] with the file that is damaged, and where elements are missing.
-    pub(super) fn read<T: Number>(&self, state: &str, parameter: &Parameter, to: &mut [T]) -> Result<()> {
+    pub(super) fn read<T: Number>(
+        &self,
+        state: &str,
+        parameter: &Parameter,
+        elements: &Range<usize>,
+        to: &mut [T],
+    ) -> Result<()> {
         let name = format!("{state}.{}", parameter.name);
         let index = || self.directory.join(INDEX);
         let tensor =
@@ -122,7 +134,7 @@ impl Reader {
         let mut found = 0;
         for chunk in &tensor.chunks {
             self.check::<T>(&name, chunk)?;
-            let runs = common(chunk, &parameter.part);
+            let runs = common(chunk, &parameter.part, elements);
             if !runs.is_empty() {
                 self.copy(&name, chunk, &runs, to)?;
                 found += runs.iter().map(|run| run.elements).sum::<usize>();
@@ -215,15 +227,18 @@ mod tests {
                         part[0].clone().flat_map(of).collect::<Vec<usize>>()
                     };
                     let (there, want) = (numbers(part)[run.clone()].to_vec(), numbers(wanted));
-                    let mut found = vec![None; want.len()];
-                    for run in common(&chunk, wanted) {
-                        for at in 0..run.elements {
-                            assert!(found[run.to + at].replace(there[run.from + at]).is_none());
+                    let count = want.len();
+                    for some in [0..count, 0..count / 2, count / 2..count, count / 3..count / 2 + 1] {
+                        let mut found = vec![None; some.len()];
+                        for run in common(&chunk, wanted, &some) {
+                            for at in 0..run.elements {
+                                assert!(found[run.to + at].replace(there[run.from + at]).is_none());
+                            }
                         }
+                        let of = |number: &usize| there.contains(number).then_some(*number);
+                        let expected: Vec<_> = want[some.clone()].iter().map(of).collect();
+                        assert_eq!(found, expected, "{part:?} {run:?} {wanted:?} {some:?}");
                     }
-                    let expected: Vec<_> =
-                        want.iter().map(|number| there.contains(number).then_some(*number)).collect();
-                    assert_eq!(found, expected, "{part:?} {run:?} {wanted:?}");
                 }
             }
         }
@@ -232,7 +247,10 @@ mod tests {
     #[test]
     fn whole_rows_are_one_run() {
         let chunk = |part| Chunk { part, elements: 0..24, file: String::new(), at: 0, sums: Vec::new() };
-        assert_eq!(common(&chunk([2..5, 0..8]), &[0..6, 0..8]), [Run { from: 0, to: 16, elements: 24 }]);
-        assert_eq!(common(&chunk([0..6, 4..8]), &[0..6, 0..8]).len(), 6);
+        assert_eq!(
+            common(&chunk([2..5, 0..8]), &[0..6, 0..8], &(0..48)),
+            [Run { from: 0, to: 16, elements: 24 }]
+        );
+        assert_eq!(common(&chunk([0..6, 4..8]), &[0..6, 0..8], &(0..48)).len(), 6);
     }
 }

@@ -118,7 +118,9 @@ impl Checkpoints {
     pub fn load<T: Number>(&self, trainer: &mut Trainer<'_, T>, step: usize) -> Result<()> {
         let world = trainer.mesh().world();
         let loaded = Reader::open(&self.directory, step, &settings(trainer)).and_then(|reader| {
-            trainer.resume(step, |state, parameter, values| reader.read(state, parameter, values))
+            trainer.resume(step, |state, parameter, elements, values| {
+                reader.read(state, parameter, &elements, values)
+            })
         });
         together(world, loaded)
     }
@@ -129,7 +131,7 @@ impl Checkpoints {
     /// # Errors
     /// What a checkpoint under way has ended with: [`Error::File`] and [`Error::Checkpoint`] on the rank whose it is,
     /// [`Error::Elsewhere`] on the others; [`Error::Library`].
-    pub fn step<T: Number>(&mut self, trainer: &Trainer<'_, T>) -> Result<()> {
+    pub fn step<T: Number>(&mut self, trainer: &mut Trainer<'_, T>) -> Result<()> {
         let world = trainer.mesh().world();
         if trainer.steps().is_multiple_of(self.every) { self.begin(trainer) } else { self.look(world) }
     }
@@ -138,17 +140,17 @@ impl Checkpoints {
     ///
     /// # Errors
     /// As [`Checkpoints::step`].
-    pub fn end<T: Number>(&mut self, trainer: &Trainer<'_, T>) -> Result<()> {
+    pub fn end<T: Number>(&mut self, trainer: &mut Trainer<'_, T>) -> Result<()> {
         if !trainer.steps().is_multiple_of(self.every) {
             self.begin(trainer)?;
         }
         self.wait(trainer.mesh().world())
     }
 
-    fn begin<T: Number>(&mut self, trainer: &Trainer<'_, T>) -> Result<()> {
+    fn begin<T: Number>(&mut self, trainer: &mut Trainer<'_, T>) -> Result<()> {
         let world = trainer.mesh().world();
         self.wait(world)?;
-        let (step, pieces) = (trainer.steps(), save::copy(trainer));
+        let (step, pieces) = (trainer.steps(), save::copy(trainer)?);
         let (directory, rank) = (self.directory.clone(), world.map_or(0, Communicator::rank));
         let work = std::thread::spawn(move || save::write_part(&directory, step, rank, &pieces));
         self.save = Some(Save { step, settings: settings(trainer), is_written: false, work: Some(work) });

@@ -18,7 +18,6 @@ use super::format::{
 };
 use crate::error::{Error, Result};
 use crate::number::Number;
-use crate::parameters::{Parameter, ParameterId, Shared};
 use crate::train::Trainer;
 
 /// The largest header of a file that is read: the bound of the format's own library.
@@ -35,26 +34,18 @@ pub(super) struct Piece<T> {
 
 /// A copy of what a rank saves: of each bucket its share among those that have the same, and of what tensor ranks all
 /// have nothing but on the first of them.
-pub(super) fn copy<T: Number>(trainer: &Trainer<'_, T>) -> Vec<Piece<T>> {
-    let (layout, share) = (trainer.model().layout(), trainer.share_of_buckets());
-    let is_first = trainer.mesh().place().tensor == 0;
-    let saved: Vec<(ParameterId, &Parameter, Range<usize>)> = layout
-        .parameters()
-        .filter(|(_, parameter)| is_first || parameter.shared == Shared::Split)
-        .map(|(id, parameter)| (id, parameter, share.within(layout, id)))
-        .filter(|(.., elements)| !elements.is_empty())
-        .collect();
+pub(super) fn copy<T: Number>(trainer: &mut Trainer<'_, T>) -> Result<Vec<Piece<T>>> {
     let mut pieces = Vec::new();
-    for (state, values) in trainer.state() {
-        pieces.extend(saved.iter().map(|(id, parameter, elements)| Piece {
+    trainer.state(|state, parameter, elements, values| {
+        pieces.push(Piece {
             name: format!("{state}.{}", parameter.name),
             whole: parameter.whole,
             part: parameter.part.clone(),
-            elements: elements.clone(),
-            values: values.of(layout, *id)[elements.clone()].to_vec(),
-        }));
-    }
-    pieces
+            elements,
+            values: values.to_vec(),
+        });
+    })?;
+    Ok(pieces)
 }
 
 /// Calls `each` with the bytes of every block of `values`.

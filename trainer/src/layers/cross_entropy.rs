@@ -7,7 +7,7 @@ use consort::ReduceOp;
 
 use crate::error::Result;
 use crate::number::{Number, sum, with_vectors};
-use crate::parallel::tensor::Tensor;
+use crate::ranks::Tensor;
 
 /// The logits that a rank has of each token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,15 +1,17 @@
 //! A matrix without a bias: `y = x Wᵀ`, with a row of W for each output, as PyTorch has it.
 
 use crate::number::Number;
-use crate::products::{Into, View, ViewMut, multiply};
+use crate::products::{Into, Products, View, ViewMut};
 
-/// The lengths of a linear layer.
+/// The lengths of a linear layer, and its products.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Linear {
     /// Elements of a token's input.
     pub inputs: usize,
     /// Elements of a token's output.
     pub outputs: usize,
+    /// What all three functions multiply. What they add to, and what they leave, is never rounded.
+    pub products: Products,
 }
 
 impl Linear {
@@ -26,7 +28,7 @@ impl Linear {
     pub fn forward<T: Number>(&self, weights: &[T], x: &[T], y: &mut [T], into: Into) {
         let tokens = self.tokens(x);
         let x = View::new(x, tokens, self.inputs, self.inputs);
-        multiply(
+        self.products.multiply(
             ViewMut::new(y, tokens, self.outputs, self.outputs),
             into,
             T::ONE,
@@ -39,7 +41,13 @@ impl Linear {
     pub fn backward_input<T: Number>(&self, weights: &[T], dy: &[T], dx: &mut [T], into: Into) {
         let tokens = self.tokens(dx);
         let dy = View::new(dy, tokens, self.outputs, self.outputs);
-        multiply(ViewMut::new(dx, tokens, self.inputs, self.inputs), into, T::ONE, dy, self.weights(weights));
+        self.products.multiply(
+            ViewMut::new(dx, tokens, self.inputs, self.inputs),
+            into,
+            T::ONE,
+            dy,
+            self.weights(weights),
+        );
     }
 
     /// Adds the gradient of the weights to `dw`.
@@ -47,6 +55,12 @@ impl Linear {
         let tokens = self.tokens(x);
         let dy = View::new(dy, tokens, self.outputs, self.outputs).transposed();
         let x = View::new(x, tokens, self.inputs, self.inputs);
-        multiply(ViewMut::new(dw, self.outputs, self.inputs, self.inputs), Into::Add, T::ONE, dy, x);
+        self.products.multiply(
+            ViewMut::new(dw, self.outputs, self.inputs, self.inputs),
+            Into::Add,
+            T::ONE,
+            dy,
+            x,
+        );
     }
 }

@@ -33,16 +33,30 @@ impl<T: Number> Rope<T> {
 
     /// Turns every head of every token; a token is `width` elements, and every `sequence` tokens positions begin at 0.
     pub fn turn(&self, values: &mut [T], width: usize, sequence: usize, turn: Turn) {
-        let sign = if turn == Turn::On { T::ONE } else { -T::ONE };
-        with_vectors(|| rotate(self, values, width, sequence, sign));
+        with_vectors(|| rotate(self, values, width, |token| token % sequence, turn));
+    }
+
+    /// As [`Rope::turn`], with the position of each token of a sequence: `positions.len()` tokens are one.
+    ///
+    /// # Panics
+    /// If a position is beyond those that there are turns of.
+    pub fn turn_at(&self, values: &mut [T], width: usize, positions: &[usize], turn: Turn) {
+        with_vectors(|| rotate(self, values, width, |token| positions[token % positions.len()], turn));
     }
 }
 
 #[inline(always)]
-fn rotate<T: Number>(rope: &Rope<T>, values: &mut [T], width: usize, sequence: usize, sign: T) {
+fn rotate<T: Number>(
+    rope: &Rope<T>,
+    values: &mut [T],
+    width: usize,
+    position: impl Fn(usize) -> usize,
+    turn: Turn,
+) {
     let half = rope.half;
+    let sign = if turn == Turn::On { T::ONE } else { -T::ONE };
     for (token, row) in values.chunks_exact_mut(width).enumerate() {
-        let position = token % sequence;
+        let position = position(token);
         let at = position * half..(position + 1) * half;
         let (cosines, sines) = (&rope.cosines[at.clone()], &rope.sines[at]);
         for head in row.chunks_exact_mut(2 * half) {

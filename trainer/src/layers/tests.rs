@@ -1,14 +1,15 @@
 //! Every gradient of every layer, in f64, beside the difference that a small change of its input makes.
 
-use super::attention::{Attention, InputGradients, Inputs, Scratch};
+use super::attention::{Attention, InputGradients, Inputs, Part, Scratch};
 use super::cross_entropy::Columns;
 use super::linear::Linear;
 use super::rms_norm::RmsNorm;
 use super::rope::{Rope, Turn};
 use super::{cross_entropy, embedding, swiglu};
-use crate::parallel::tensor::Tensor;
-use crate::products::Into;
+use crate::number::Number;
+use crate::products::{Into, Products};
 use crate::random::Random;
+use crate::ranks::Tensor;
 
 const SEED: u64 = 20_261_129;
 
@@ -23,7 +24,11 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 
 /// Whether `gradient` is that of `loss` at `at`, element by element.
 fn check(what: &str, at: &[f64], gradient: &[f64], loss: impl Fn(&[f64]) -> f64) {
-    const CHANGE: f64 = 1e-5;
+    check_by(1e-5, what, at, gradient, loss);
+}
+
+/// As [`check`], by changes of `change`: large ones where the loss is rounded much.
+fn check_by(change: f64, what: &str, at: &[f64], gradient: &[f64], loss: impl Fn(&[f64]) -> f64) {
     assert_eq!(at.len(), gradient.len(), "{what}");
     for index in 0..at.len() {
         let moved = |change: f64| {
@@ -31,10 +36,10 @@ fn check(what: &str, at: &[f64], gradient: &[f64], loss: impl Fn(&[f64]) -> f64)
             at[index] += change;
             loss(&at)
         };
-        let difference = (moved(CHANGE) - moved(-CHANGE)) / (2.0 * CHANGE);
+        let difference = (moved(change) - moved(-change)) / (2.0 * change);
         let error = (difference - gradient[index]).abs();
         assert!(
-            error <= 1e-7 * (1.0 + difference.abs()),
+            error <= 0.01 * change * (1.0 + difference.abs()),
             "seed {SEED}: {what}[{index}]: {} and by difference {difference}",
             gradient[index]
         );
@@ -43,7 +48,7 @@ fn check(what: &str, at: &[f64], gradient: &[f64], loss: impl Fn(&[f64]) -> f64)
 
 #[test]
 fn linear() {
-    let layer = Linear { inputs: 5, outputs: 3 };
+    let layer = Linear { inputs: 5, outputs: 3, products: Products::Exact };
     let (w, x, dy) = (values("w", 15), values("x", 20), values("dy", 12));
     let loss = |w: &[f64], x: &[f64]| {
         let mut y = vec![1.0; 12];
@@ -55,6 +60,37 @@ fn linear() {
     layer.backward_weight(&x, &dy, &mut dw);
     check("dx", &x, &dx, |x| loss(&w, x));
     check("dw", &w, &dw, |w| loss(w, &x));
+}
+
+#[test]
+fn linear_of_bfloat16() {
+    let (exact, tokens) = (Linear { inputs: 37, outputs: 23, products: Products::Exact }, 9);
+    let layer = Linear { products: Products::Bf16, ..exact };
+    let values = |name, len| values(name, len).into_iter().map(|value| value as f32).collect::<Vec<f32>>();
+    let (w, x, dy) = (values("w", 37 * 23), values("x", tokens * 37), values("dy", tokens * 23));
+    let rounded = |values: &[f32]| -> Vec<f64> {
+        values.iter().map(|value| half::bf16::from_f32(*value).to_f64()).collect()
+    };
+    let check = |what: &str, found: &[f32], expected: &[f64]| {
+        for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+            let error = (f64::from(*found) - expected).abs();
+            assert!(error < 2e-5, "seed {SEED}: {what}[{index}]: {found}, of rounded operands {expected}");
+        }
+    };
+    // What is there has more bits than a bfloat16, and keeps them.
+    let there = 1.0 + 1.0 / 4096.0;
+    let (mut y, mut expected) = (vec![there as f32; tokens * 23], vec![there; tokens * 23]);
+    layer.forward(&w, &x, &mut y, Into::Add);
+    exact.forward(&rounded(&w), &rounded(&x), &mut expected, Into::Add);
+    check("y", &y, &expected);
+    let (mut dx, mut expected) = (vec![f32::NAN; tokens * 37], vec![0.0; tokens * 37]);
+    layer.backward_input(&w, &dy, &mut dx, Into::Replace);
+    exact.backward_input(&rounded(&w), &rounded(&dy), &mut expected, Into::Replace);
+    check("dx", &dx, &expected);
+    let (mut dw, mut expected) = (vec![there as f32; 37 * 23], vec![there; 37 * 23]);
+    layer.backward_weight(&x, &dy, &mut dw);
+    exact.backward_weight(&rounded(&x), &rounded(&dy), &mut expected);
+    check("dw", &dw, &expected);
 }
 
 #[test]
@@ -159,8 +195,10 @@ fn attend(layer: &Attention, q: &[f64], k: &[f64], v: &[f64]) -> Vec<f64> {
             let of = |values: &'_ [f64], token: usize| {
                 values[(token * kv_heads + number / (heads / kv_heads)) * head..][..head].to_vec()
             };
-            let weights: Vec<f64> =
-                (first..=token).map(|key| (dot(q, &of(k, key)) / (head as f64).sqrt()).exp()).collect();
+            let scores: Vec<f64> =
+                (first..=token).map(|key| dot(q, &of(k, key)) / (head as f64).sqrt()).collect();
+            let largest = scores.iter().copied().fold(f64::MIN, f64::max);
+            let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
             let total: f64 = weights.iter().sum();
             for (key, weight) in (first..=token).zip(&weights) {
                 let out = &mut out[(token * heads + number) * head..][..head];
@@ -192,5 +230,98 @@ fn attention_of_several_blocks_and_shared_keys() {
         check("d_q", &q, &d_q, |q| dot(&attend(&layer, q, &k, &v), &d_out));
         check("d_k", &k, &d_k, |k| dot(&attend(&layer, &q, k, &v), &d_out));
         check("d_v", &v, &d_v, |v| dot(&attend(&layer, &q, &k, v), &d_out));
+    }
+}
+
+/// Rows of 3 elements with a fourth.
+fn extended(rows: &[f64], fourth: impl Fn(usize) -> f64) -> Vec<f64> {
+    let rows = rows.chunks_exact(3).enumerate();
+    rows.flat_map(|(row, of)| of.iter().copied().chain([fourth(row)]).collect::<Vec<_>>()).collect()
+}
+
+/// What backward writes of rows of 4 elements, without the fourth.
+fn first_three<T: Number>(rows: &[T]) -> Vec<f64> {
+    rows.chunks_exact(4)
+        .flat_map(|row| row[..3].iter().map(|value| value.wide()).collect::<Vec<_>>())
+        .collect()
+}
+
+/// Outputs, and gradients of queries, keys and values, of rows in f64 that are computed in `T`.
+fn attended<T: Number>(layer: &Attention, rows: [&[f64]; 4]) -> [Vec<T>; 4] {
+    let [q, k, v, d_out] = rows.map(|rows| rows.iter().map(|value| T::of(*value)).collect::<Vec<T>>());
+    let inputs = Inputs { q: &q, k: &k, v: &v };
+    let mut scratch = Scratch::new(layer.sequence);
+    let mut logs = vec![T::ZERO; q.len() / layer.head];
+    let [mut out, mut d_q, mut d_k, mut d_v] = [&q, &q, &k, &v].map(|rows| vec![T::ZERO; rows.len()]);
+    layer.forward(inputs, &mut out, &mut logs, &mut scratch);
+    let gradients = InputGradients { q: &mut d_q, k: &mut d_k, v: &mut d_v };
+    layer.backward(inputs, (&out, &d_out, &logs), gradients, &mut scratch);
+    [out, d_q, d_k, d_v]
+}
+
+#[test]
+fn attention_of_scores_near_1000_and_minus_1000() {
+    let layer = Attention { heads: 2, kv_heads: 1, head: 4, sequence: 9 };
+    let (q, k, v, d_out) = (values("q", 54), values("k", 27), values("v", 36), values("dy", 72));
+    // Each third key is large, or none is: a query may see large and small ones, or one kind alone.
+    for large in 0..4 {
+        let queries = |q: &[f64]| extended(q, |_| 2000.0);
+        let keys = |k: &[f64]| extended(k, |token| if token % 3 == large { 1.0 } else { -1.0 });
+        let rows = [&queries(&q)[..], &keys(&k), &v, &d_out];
+        let [out, d_q, d_k, d_v] = attended::<f64>(&layer, rows);
+        let by_definition = attend(&layer, rows[0], rows[1], &v);
+        assert!(out.iter().zip(&by_definition).all(|(a, b)| (a - b).abs() < 1e-10), "{large}");
+        let loss = |q: &[f64], k: &[f64], v: &[f64]| dot(&attend(&layer, &queries(q), &keys(k), v), &d_out);
+        let (d_q, d_k) = (first_three(&d_q), first_three(&d_k));
+        check_by(1e-4, "d_q", &q, &d_q, |q| loss(q, &k, &v));
+        check_by(1e-4, "d_k", &k, &d_k, |k| loss(&q, k, &v));
+        check_by(1e-4, "d_v", &v, &d_v, |v| loss(&q, &k, v));
+
+        // A score of 1000 in float32 is rounded by 3e-5, which is the relative error of its probability.
+        let found = attended::<f32>(&layer, rows);
+        assert!(found.iter().flatten().all(|value| value.is_finite()), "{large}");
+        let wide = |rows: &[f32]| rows.iter().map(|value| f64::from(*value)).collect::<Vec<_>>();
+        let expected = [&out, &d_q, &d_k, &d_v];
+        let found = [wide(&found[0]), first_three(&found[1]), first_three(&found[2]), wide(&found[3])];
+        for (found, expected) in found.iter().flatten().zip(expected.into_iter().flatten()) {
+            assert!((found - expected).abs() < 2e-3 * (1.0 + expected.abs()), "{large}: {found} {expected}");
+        }
+    }
+}
+
+#[test]
+fn parts_of_the_keys_join_in_any_order() {
+    let layer = Attention { heads: 4, kv_heads: 2, head: 2, sequence: 11 };
+    let [q, k, v, d_out] =
+        [("q", 176), ("k", 88), ("v", 88), ("dy", 176)].map(|(name, len)| values(name, len));
+    let inputs = Inputs { q: &q, k: &k, v: &v };
+    let mut scratch = Scratch::new(11);
+    let mut of = |keys: &[(usize, usize)]| {
+        let parts = || keys.iter().map(|(begin, end)| Part::Full { queries: 7..10, keys: *begin..*end });
+        let into = |number: usize| if number == 0 { Into::Replace } else { Into::Add };
+        let (mut out, mut logs) = (vec![0.0; 176], vec![0.0; 88]);
+        let mut made = [0; 2];
+        for (number, part) in parts().enumerate() {
+            let outputs = (&mut out[..], &mut logs[..]);
+            made[0] += layer.forward_part(&part, into(number), inputs, outputs, &mut scratch);
+        }
+        let (mut d_q, mut d_k, mut d_v) = (vec![0.0; 176], vec![0.0; 88], vec![0.0; 88]);
+        for (number, part) in parts().enumerate() {
+            let gradients = InputGradients { q: &mut d_q, k: &mut d_k, v: &mut d_v };
+            let outputs = (&out[..], &d_out[..], &logs[..]);
+            made[1] += layer.backward_part(&part, into(number), inputs, outputs, gradients, &mut scratch);
+        }
+        // Two sequences, four heads, three queries and five keys.
+        assert_eq!(made, [120; 2]);
+        [out, logs, d_q, d_k, d_v]
+    };
+    let whole = of(&[(2, 7)]);
+    // Elsewhere nothing was written: 3 of 11 tokens have outputs, and 5 have keys.
+    let written = whole.each_ref().map(|rows| rows.iter().filter(|value| **value != 0.0).count());
+    assert_eq!(written, [48, 24, 48, 40, 40]);
+    for keys in [&[(2, 4), (4, 7)][..], &[(4, 7), (2, 4)], &[(6, 7), (2, 3), (3, 6)]] {
+        let parts = of(keys);
+        let pairs = parts.iter().flatten().zip(whole.iter().flatten());
+        assert!(pairs.into_iter().all(|(a, b)| (a - b).abs() < 1e-12), "seed {SEED}: {keys:?}");
     }
 }

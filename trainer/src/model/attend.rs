@@ -1,15 +1,16 @@
 //! The first half of a block: attention behind a norm, added to what came in.
 
 use crate::error::Result;
-use crate::layers::attention::{Attention, InputGradients, Inputs, Scratch};
+use crate::layers::attention::{Attention, InputGradients, Inputs};
 use crate::layers::linear::Linear;
+use crate::layers::ring::Room;
 use crate::layers::rms_norm::RmsNorm;
 use crate::layers::rope::Turn;
 use crate::model::{Cut, DEVIATION, Given, Lengths, Shape, block};
 use crate::number::Number;
-use crate::parallel::tensor::Joint;
 use crate::parameters::{Begin, Gradients, Parameter, ParameterId};
-use crate::products::Into;
+use crate::products::{Into, Products};
+use crate::ranks::Joint;
 
 /// The parameters of the half.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,15 +107,20 @@ impl<T: Number> Pending<T> {
 }
 
 impl Attend {
+    /// What of attention the half has.
+    pub(super) fn attention(&self) -> &Attention {
+        &self.attention
+    }
+
     /// The half of a rank's lengths.
-    pub(super) fn new(lengths: &Lengths) -> Self {
+    pub(super) fn new(lengths: &Lengths, products: Products) -> Self {
         let Lengths { width, head, heads, kv_heads, sequence, .. } = *lengths;
         Attend {
             norm: RmsNorm { width, epsilon: lengths.norm_epsilon },
-            query: Linear { inputs: width, outputs: lengths.query_width() },
-            key_value: Linear { inputs: width, outputs: lengths.key_width() },
+            query: Linear { inputs: width, outputs: lengths.query_width(), products },
+            key_value: Linear { inputs: width, outputs: lengths.key_width(), products },
             attention: Attention { heads, kv_heads, head, sequence },
-            output: Linear { inputs: lengths.query_width(), outputs: width },
+            output: Linear { inputs: lengths.query_width(), outputs: width, products },
         }
     }
 
@@ -129,77 +135,77 @@ impl Attend {
         x: &[T],
         kept: &mut Kept<T>,
         y: &mut [T],
-        (sums, scratch): (&mut Joint<T>, &mut Scratch<T>),
+        (sums, room): (&mut Joint<T>, &mut Room<T>),
     ) -> Result<()> {
         let of = |id| given.weights.of(id);
         self.norm.forward(of(ids.norm), x, kept.normed.own_mut(), &mut kept.factors);
-        kept.normed.gather(given.ranks)?;
+        kept.normed.gather(&given.ranks.tensor)?;
         let normed = kept.normed.all();
         self.query.forward(of(ids.query), normed, &mut kept.q, Into::Replace);
         self.key_value.forward(of(ids.key), normed, &mut kept.k, Into::Replace);
         self.key_value.forward(of(ids.value), normed, &mut kept.v, Into::Replace);
-        given.rope.turn(&mut kept.q, self.query.outputs, self.attention.sequence, Turn::On);
-        given.rope.turn(&mut kept.k, self.key_value.outputs, self.attention.sequence, Turn::On);
+        let (ring, positions) = (&given.ranks.ring, given.ranks.ring.positions());
+        given.rope.turn_at(&mut kept.q, self.query.outputs, positions, Turn::On);
+        given.rope.turn_at(&mut kept.k, self.key_value.outputs, positions, Turn::On);
         let inputs = Inputs { q: &kept.q, k: &kept.k, v: &kept.v };
-        self.attention.forward(inputs, &mut kept.attended, &mut kept.logs, scratch);
+        ring.forward(&self.attention, inputs, (&mut kept.attended, &mut kept.logs), room)?;
         let attended = &kept.attended;
-        sums.add(given.ranks, y, |y, into| self.output.forward(of(ids.output), attended, y, into))
+        sums.add(&given.ranks.tensor, y, |y, into| self.output.forward(of(ids.output), attended, y, into))
     }
 
-    /// From the gradient `dy` of what goes out, adds that of what came in to `dx`; leaves in `pending` what the gradients of
-    /// the weights need.
+    /// From the gradient `dy` of what goes out, adds that of what came in to `dx`, and those of the weights to `gradients`. Those
+    /// of the matrices are made while the ranks are joined.
     ///
     /// # Errors
-    /// What joining the ranks ends with.
-    pub(super) fn backward_input<T: Number>(
+    /// What joining the ranks, or starting the exchange of a bucket, ends with.
+    pub(super) fn backward<T: Number>(
         &self,
         ids: &Ids,
         given: Given<'_, T>,
         (x, kept): (&[T], &Kept<T>),
         dy: &Joint<T>,
-        (pending, scratch): (&mut Pending<T>, &mut Scratch<T>),
-        dx: &mut [T],
+        (p, room): (&mut Pending<T>, &mut Room<T>),
+        (dx, gradients): (&mut [T], &mut dyn Gradients<T>),
+    ) -> Result<()> {
+        self.inside(ids, given, kept, dy, (p, room))?;
+        let Pending { normed, q, k, v, .. } = p;
+        let linears: [(ParameterId, &Linear, &[T], &[T]); 4] = [
+            (ids.output, &self.output, &kept.attended, dy.all()),
+            (ids.value, &self.key_value, kept.normed.all(), v),
+            (ids.key, &self.key_value, kept.normed.all(), k),
+            (ids.query, &self.query, kept.normed.all(), q),
+        ];
+        normed.sum_beside(&given.ranks.tensor, || block::weights(&linears, gradients))?;
+        self.norm.backward_input(given.weights.of(ids.norm), x, &kept.factors, normed.own(), dx);
+        self.norm.backward_weight(x, &kept.factors, normed.own(), gradients.place(ids.norm));
+        gradients.finished(ids.norm)
+    }
+
+    /// This rank's addends of the gradient of what comes out of the norm, and all that the gradients of the matrices need.
+    ///
+    /// # Errors
+    /// What passing keys around ends with.
+    fn inside<T: Number>(
+        &self,
+        ids: &Ids,
+        given: Given<'_, T>,
+        kept: &Kept<T>,
+        dy: &Joint<T>,
+        (p, room): (&mut Pending<T>, &mut Room<T>),
     ) -> Result<()> {
         let of = |id| given.weights.of(id);
-        let p = pending;
         self.output.backward_input(of(ids.output), dy.all(), &mut p.attended, Into::Replace);
         let inputs = Inputs { q: &kept.q, k: &kept.k, v: &kept.v };
         let gradients = InputGradients { q: &mut p.q, k: &mut p.k, v: &mut p.v };
-        self.attention.backward(inputs, (&kept.attended, &p.attended, &kept.logs), gradients, scratch);
-        given.rope.turn(&mut p.q, self.query.outputs, self.attention.sequence, Turn::Back);
-        given.rope.turn(&mut p.k, self.key_value.outputs, self.attention.sequence, Turn::Back);
+        let (ring, positions) = (&given.ranks.ring, given.ranks.ring.positions());
+        let outputs = (&kept.attended[..], &p.attended[..], &kept.logs[..]);
+        ring.backward(&self.attention, inputs, outputs, gradients, room)?;
+        given.rope.turn_at(&mut p.q, self.query.outputs, positions, Turn::Back);
+        given.rope.turn_at(&mut p.k, self.key_value.outputs, positions, Turn::Back);
         let normed = p.normed.all_mut();
         self.query.backward_input(of(ids.query), &p.q, normed, Into::Replace);
         self.key_value.backward_input(of(ids.key), &p.k, normed, Into::Add);
         self.key_value.backward_input(of(ids.value), &p.v, normed, Into::Add);
-        p.normed.sum(given.ranks)?;
-        self.norm.backward_input(of(ids.norm), x, &kept.factors, p.normed.own(), dx);
         Ok(())
-    }
-
-    /// Adds the gradients of the weights.
-    ///
-    /// # Errors
-    /// What starting the exchange of a bucket ends with.
-    pub(super) fn backward_weight<T: Number>(
-        &self,
-        ids: &Ids,
-        (x, kept): (&[T], &Kept<T>),
-        (dy, p): (&Joint<T>, &Pending<T>),
-        gradients: &mut dyn Gradients<T>,
-    ) -> Result<()> {
-        let normed = kept.normed.all();
-        let linears: [(ParameterId, &Linear, &[T], &[T]); 4] = [
-            (ids.output, &self.output, &kept.attended, dy.all()),
-            (ids.value, &self.key_value, normed, &p.v),
-            (ids.key, &self.key_value, normed, &p.k),
-            (ids.query, &self.query, normed, &p.q),
-        ];
-        for (id, linear, x, dy) in linears {
-            linear.backward_weight(x, dy, gradients.place(id));
-            gradients.finished(id)?;
-        }
-        self.norm.backward_weight(x, &kept.factors, p.normed.own(), gradients.place(ids.norm));
-        gradients.finished(ids.norm)
     }
 }

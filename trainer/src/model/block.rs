@@ -1,16 +1,18 @@
 //! A block: attention, then a gated unit, each behind a norm and added to what came in.
 //!
-//! Backward is in two functions. [`Block::backward_input`] leaves in [`Pending`] what [`Block::backward_weight`] needs,
-//! so the second may run at any later time, or while a collective of the first is under way.
+//! In backward of each half the gradients of its matrices are made while the ranks of the layer sum the gradient of its input.
 
 use crate::error::Result;
-use crate::layers::attention::Scratch;
+use crate::layers::attention::Attention;
+use crate::layers::linear::Linear;
+use crate::layers::ring::Room;
 use crate::model::attend::{self, Attend};
 use crate::model::gated::{self, Gated};
 use crate::model::{Cut, DEVIATION, Given, Lengths, Shape};
 use crate::number::Number;
-use crate::parallel::tensor::Joint;
 use crate::parameters::{Begin, Gradients, Parameter, ParameterId, Shared};
+use crate::products::Products;
+use crate::ranks::Joint;
 
 /// The parameters of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,8 +104,13 @@ impl<T: Number> Pending<T> {
 
 impl Block {
     /// The block of a rank's lengths.
-    pub fn new(lengths: &Lengths) -> Self {
-        Block { attend: Attend::new(lengths), gated: Gated::new(lengths) }
+    pub fn new(lengths: &Lengths, products: Products) -> Self {
+        Block { attend: Attend::new(lengths, products), gated: Gated::new(lengths, products) }
+    }
+
+    /// What of attention the block has.
+    pub fn attention(&self) -> &Attention {
+        self.attend.attention()
     }
 
     /// What goes out for `kept.x`.
@@ -116,52 +123,51 @@ impl Block {
         given: Given<'_, T>,
         kept: &mut BlockActivations<T>,
         y: &mut [T],
-        (sums, scratch): (&mut Joint<T>, &mut Scratch<T>),
+        (sums, room): (&mut Joint<T>, &mut Room<T>),
     ) -> Result<()> {
         let BlockActivations { x, attend, middle, gated } = kept;
         middle.copy_from_slice(x);
-        self.attend.forward(&ids.attend, given, x, attend, middle, (sums, scratch))?;
+        self.attend.forward(&ids.attend, given, x, attend, middle, (sums, room))?;
         y.copy_from_slice(middle);
         self.gated.forward(&ids.gated, given, middle, gated, y, sums)
     }
 
-    /// From `pending.dy`, this rank's tokens of it, the gradient of what came in, in `pending.dx`, and all that the gradients of
-    /// the weights need.
+    /// From `pending.dy`, this rank's tokens of it, the gradient of what came in, in `pending.dx`; adds the gradients of the
+    /// weights to `gradients`.
     ///
     /// # Errors
-    /// What joining the ranks of a layer ends with.
-    pub fn backward_input<T: Number>(
+    /// What joining the ranks of a layer, or starting the exchange of a bucket, ends with.
+    pub fn backward<T: Number>(
         &self,
         ids: &BlockIds,
         given: Given<'_, T>,
         kept: &BlockActivations<T>,
-        pending: &mut Pending<T>,
-        scratch: &mut Scratch<T>,
-    ) -> Result<()> {
-        let Pending { dy, dx, gated, middle, attend } = pending;
-        dy.gather(given.ranks)?;
-        middle.own_mut().copy_from_slice(dy.own());
-        let before = (&kept.middle[..], &kept.gated);
-        self.gated.backward_input(&ids.gated, given, before, dy, gated, middle.own_mut())?;
-        middle.gather(given.ranks)?;
-        dx.own_mut().copy_from_slice(middle.own());
-        let before = (&kept.x[..], &kept.attend);
-        self.attend.backward_input(&ids.attend, given, before, middle, (attend, scratch), dx.own_mut())
-    }
-
-    /// Adds the gradients of the weights.
-    ///
-    /// # Errors
-    /// What starting the exchange of a bucket ends with.
-    pub fn backward_weight<T: Number>(
-        &self,
-        ids: &BlockIds,
-        kept: &BlockActivations<T>,
-        pending: &Pending<T>,
+        (pending, room): (&mut Pending<T>, &mut Room<T>),
         gradients: &mut dyn Gradients<T>,
     ) -> Result<()> {
-        let Pending { dy, gated, middle, attend, .. } = pending;
-        self.gated.backward_weight(&ids.gated, (&kept.middle, &kept.gated), (dy, gated), gradients)?;
-        self.attend.backward_weight(&ids.attend, (&kept.x, &kept.attend), (middle, attend), gradients)
+        let Pending { dy, dx, gated, middle, attend } = pending;
+        dy.gather(&given.ranks.tensor)?;
+        middle.own_mut().copy_from_slice(dy.own());
+        let before = (&kept.middle[..], &kept.gated);
+        self.gated.backward(&ids.gated, given, before, dy, gated, (middle.own_mut(), gradients))?;
+        middle.gather(&given.ranks.tensor)?;
+        dx.own_mut().copy_from_slice(middle.own());
+        let (before, dx) = ((&kept.x[..], &kept.attend), dx.own_mut());
+        self.attend.backward(&ids.attend, given, before, middle, (attend, room), (dx, gradients))
     }
+}
+
+/// Adds the gradients of matrices: for each what came in, and the gradient of what went out.
+///
+/// # Errors
+/// What starting the exchange of a bucket ends with.
+pub(super) fn weights<T: Number>(
+    linears: &[(ParameterId, &Linear, &[T], &[T])],
+    gradients: &mut dyn Gradients<T>,
+) -> Result<()> {
+    for (id, linear, x, dy) in linears {
+        linear.backward_weight(x, dy, gradients.place(*id));
+        gradients.finished(*id)?;
+    }
+    Ok(())
 }

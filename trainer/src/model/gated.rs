@@ -6,9 +6,9 @@ use crate::layers::rms_norm::RmsNorm;
 use crate::layers::swiglu;
 use crate::model::{Cut, DEVIATION, Given, Lengths, Shape, block};
 use crate::number::Number;
-use crate::parallel::tensor::Joint;
 use crate::parameters::{Begin, Gradients, Parameter, ParameterId};
-use crate::products::Into;
+use crate::products::{Into, Products};
+use crate::ranks::Joint;
 
 /// The parameters of the half.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,12 +98,12 @@ impl<T: Number> Pending<T> {
 
 impl Gated {
     /// The half of a rank's lengths.
-    pub(super) fn new(lengths: &Lengths) -> Self {
+    pub(super) fn new(lengths: &Lengths, products: Products) -> Self {
         let Lengths { width, hidden, .. } = *lengths;
         Gated {
             norm: RmsNorm { width, epsilon: lengths.norm_epsilon },
-            gate_up: Linear { inputs: width, outputs: hidden },
-            down: Linear { inputs: hidden, outputs: width },
+            gate_up: Linear { inputs: width, outputs: hidden, products },
+            down: Linear { inputs: hidden, outputs: width, products },
         }
     }
 
@@ -122,59 +122,54 @@ impl Gated {
     ) -> Result<()> {
         let of = |id| given.weights.of(id);
         self.norm.forward(of(ids.norm), x, kept.normed.own_mut(), &mut kept.factors);
-        kept.normed.gather(given.ranks)?;
+        kept.normed.gather(&given.ranks.tensor)?;
         self.gate_up.forward(of(ids.gate), kept.normed.all(), &mut kept.gate, Into::Replace);
         self.gate_up.forward(of(ids.up), kept.normed.all(), &mut kept.up, Into::Replace);
         swiglu::forward(&kept.gate, &kept.up, &mut kept.gated);
         let gated = &kept.gated;
-        sums.add(given.ranks, y, |y, into| self.down.forward(of(ids.down), gated, y, into))
+        sums.add(&given.ranks.tensor, y, |y, into| self.down.forward(of(ids.down), gated, y, into))
     }
 
-    /// From the gradient `dy` of what goes out, adds that of what came in to `dx`; leaves in `pending` what the gradients of
-    /// the weights need.
+    /// From the gradient `dy` of what goes out, adds that of what came in to `dx`, and those of the weights to `gradients`. Those
+    /// of the matrices are made while the ranks are joined.
     ///
     /// # Errors
-    /// What joining the ranks ends with.
-    pub(super) fn backward_input<T: Number>(
+    /// What joining the ranks, or starting the exchange of a bucket, ends with.
+    pub(super) fn backward<T: Number>(
         &self,
         ids: &Ids,
         given: Given<'_, T>,
         (x, kept): (&[T], &Kept<T>),
         dy: &Joint<T>,
         p: &mut Pending<T>,
-        dx: &mut [T],
+        (dx, gradients): (&mut [T], &mut dyn Gradients<T>),
     ) -> Result<()> {
+        self.inside(ids, given, kept, dy, p);
+        let Pending { normed, gate, up, .. } = p;
+        let linears: [(ParameterId, &Linear, &[T], &[T]); 3] = [
+            (ids.down, &self.down, &kept.gated, dy.all()),
+            (ids.gate, &self.gate_up, kept.normed.all(), gate),
+            (ids.up, &self.gate_up, kept.normed.all(), up),
+        ];
+        normed.sum_beside(&given.ranks.tensor, || block::weights(&linears, gradients))?;
+        self.norm.backward_input(given.weights.of(ids.norm), x, &kept.factors, normed.own(), dx);
+        self.norm.backward_weight(x, &kept.factors, normed.own(), gradients.place(ids.norm));
+        gradients.finished(ids.norm)
+    }
+
+    /// This rank's addends of the gradient of what comes out of the norm, and all that the gradients of the matrices need.
+    fn inside<T: Number>(
+        &self,
+        ids: &Ids,
+        given: Given<'_, T>,
+        kept: &Kept<T>,
+        dy: &Joint<T>,
+        p: &mut Pending<T>,
+    ) {
         let of = |id| given.weights.of(id);
         self.down.backward_input(of(ids.down), dy.all(), &mut p.gated, Into::Replace);
         swiglu::backward(&kept.gate, &kept.up, &p.gated, &mut p.gate, &mut p.up);
         self.gate_up.backward_input(of(ids.gate), &p.gate, p.normed.all_mut(), Into::Replace);
         self.gate_up.backward_input(of(ids.up), &p.up, p.normed.all_mut(), Into::Add);
-        p.normed.sum(given.ranks)?;
-        self.norm.backward_input(of(ids.norm), x, &kept.factors, p.normed.own(), dx);
-        Ok(())
-    }
-
-    /// Adds the gradients of the weights.
-    ///
-    /// # Errors
-    /// What starting the exchange of a bucket ends with.
-    pub(super) fn backward_weight<T: Number>(
-        &self,
-        ids: &Ids,
-        (x, kept): (&[T], &Kept<T>),
-        (dy, p): (&Joint<T>, &Pending<T>),
-        gradients: &mut dyn Gradients<T>,
-    ) -> Result<()> {
-        let linears: [(ParameterId, &Linear, &[T], &[T]); 3] = [
-            (ids.down, &self.down, &kept.gated, dy.all()),
-            (ids.gate, &self.gate_up, kept.normed.all(), &p.gate),
-            (ids.up, &self.gate_up, kept.normed.all(), &p.up),
-        ];
-        for (id, linear, x, dy) in linears {
-            linear.backward_weight(x, dy, gradients.place(id));
-            gradients.finished(id)?;
-        }
-        self.norm.backward_weight(x, &kept.factors, p.normed.own(), gradients.place(ids.norm));
-        gradients.finished(ids.norm)
     }
 }

@@ -16,6 +16,8 @@ pub struct Cut {
     pub tensors: usize,
     /// Whether these share the tokens between half blocks, too.
     pub shares_tokens: bool,
+    /// How many ranks share each sequence.
+    pub contexts: usize,
     /// How many ranks have the same.
     pub replicas: usize,
 }
@@ -24,7 +26,7 @@ impl Cut {
     /// All of it.
     pub fn whole(shape: &Shape) -> Self {
         let all = 0..shape.layers;
-        Cut { stages: vec![all], tensor: 0, tensors: 1, shares_tokens: false, replicas: 1 }
+        Cut { stages: vec![all], tensor: 0, tensors: 1, shares_tokens: false, contexts: 1, replicas: 1 }
     }
 
     /// Whether the model can be cut so.
@@ -76,7 +78,7 @@ pub struct Lengths {
     pub hidden: usize,
     /// Its tokens of the vocabulary.
     pub vocabulary: usize,
-    /// Tokens of a sequence.
+    /// Its tokens of a sequence.
     pub sequence: usize,
     /// How many ranks share the tokens between half blocks.
     pub sharers: usize,
@@ -94,7 +96,7 @@ impl Lengths {
             kv_heads: shape.kv_heads / cut.tensors,
             hidden: shape.hidden / cut.tensors,
             vocabulary: shape.vocabulary / cut.tensors,
-            sequence: shape.sequence,
+            sequence: shape.sequence / cut.contexts,
             sharers: if cut.shares_tokens { cut.tensors } else { 1 },
             norm_epsilon: shape.norm_epsilon,
         }

@@ -18,26 +18,41 @@ pub use lengths::{Cut, Lengths};
 pub use shape::Shape;
 
 use crate::error::Result;
-use crate::layers::attention::Scratch;
 use crate::layers::cross_entropy::{self, Columns};
 use crate::layers::embedding;
 use crate::layers::linear::Linear;
+use crate::layers::ring::{Ring, Room};
 use crate::layers::rms_norm::RmsNorm;
 use crate::layers::rope::Rope;
 use crate::number::Number;
-use crate::parallel::tensor::{Joint, Tensor};
 use crate::parameters::{Begin, Gradients, Layout, Parameter, ParameterId, Pass, Unit, Weights};
-use crate::products::Into;
+use crate::products::{Into, Products};
+use crate::ranks::{Joint, Tensor};
 
 /// The deviation with which matrices begin (GPT-2).
 const DEVIATION: f64 = 0.02;
+
+/// The ranks that compute a layer together.
+pub struct Ranks<'a> {
+    /// Those that share its matrices.
+    pub tensor: Tensor<'a>,
+    /// Those that share each sequence.
+    pub ring: Ring<'a>,
+}
+
+impl Ranks<'_> {
+    /// A rank that has all of a layer, and whole sequences of `sequence` tokens.
+    pub fn alone(sequence: usize) -> Self {
+        Ranks { tensor: Tensor::default(), ring: Ring::alone(sequence) }
+    }
+}
 
 /// What the layers of a block are given, beside activations.
 pub struct Given<'a, T: Number> {
     /// Their parameters.
     pub weights: &'a dyn Weights<T>,
-    /// The ranks that share them.
-    pub ranks: &'a Tensor<'a>,
+    /// The ranks that compute it together.
+    pub ranks: &'a Ranks<'a>,
     /// Where tokens stand.
     pub rope: &'a Rope<T>,
 }
@@ -74,6 +89,7 @@ pub struct Model<T: Number> {
     lengths: Lengths,
     layout: Layout,
     stages: Vec<Stage>,
+    products: Products,
     block: Block,
     rope: Rope<T>,
 }
@@ -101,7 +117,7 @@ pub struct Workspace<T: Number> {
     sums: Joint<T>,
     d_normed: Joint<T>,
     pending: Pending<T>,
-    scratch: Scratch<T>,
+    room: Room<T>,
 }
 
 impl<T: Number> Activations<T> {
@@ -167,7 +183,8 @@ impl<T: Number> Model<T> {
         }
         stages.reverse();
         Ok(Model {
-            block: Block::new(&lengths),
+            products: Products::Exact,
+            block: Block::new(&lengths, Products::Exact),
             rope: Rope::new(shape.sequence, lengths.head, shape.rope_base),
             stages,
             layout,
@@ -177,9 +194,19 @@ impl<T: Number> Model<T> {
         })
     }
 
+    /// The same model, whose linear layers multiply so.
+    pub fn with_products(self, products: Products) -> Self {
+        Model { products, block: Block::new(&self.lengths, products), ..self }
+    }
+
     /// The lengths of the whole.
     pub fn shape(&self) -> &Shape {
         &self.shape
+    }
+
+    /// The lengths of what this rank has.
+    pub fn lengths(&self) -> &Lengths {
+        &self.lengths
     }
 
     /// What of the whole this rank has.
@@ -217,13 +244,16 @@ impl<T: Number> Model<T> {
             sums: joint(),
             d_normed: joint(),
             pending: Pending::new(&self.lengths, sequences * sequence),
-            scratch: Scratch::new(sequence),
+            room: Room::new(self.cut.contexts > 1, self.block.attention(), sequences * sequence),
         }
     }
 
     fn last(&self) -> (RmsNorm, Linear) {
         let Lengths { width, vocabulary, norm_epsilon, .. } = self.lengths;
-        (RmsNorm { width, epsilon: norm_epsilon }, Linear { inputs: width, outputs: vocabulary })
+        (
+            RmsNorm { width, epsilon: norm_epsilon },
+            Linear { inputs: width, outputs: vocabulary, products: self.products },
+        )
     }
 
     /// This rank's tokens of the vocabulary.
@@ -243,21 +273,21 @@ impl<T: Number> Model<T> {
     pub fn forward(
         &self,
         stage: usize,
-        (weights, ranks): (&mut dyn Weights<T>, &Tensor<'_>),
+        (weights, ranks): (&mut dyn Weights<T>, &Ranks<'_>),
         tokens: &[u32],
         kept: &mut Activations<T>,
         room: &mut Workspace<T>,
     ) -> Result<()> {
         let stage = &self.stages[stage];
         let Activations { blocks, y, end } = kept;
-        let Workspace { sums, scratch, .. } = room;
+        let Workspace { sums, room, .. } = room;
         if let Some(id) = stage.embedding {
             weights.enter(Unit::Embedding, Pass::Forward)?;
             let (table, width) = (weights.of(id), self.lengths.width);
             let x = &mut blocks[0].x;
-            if ranks.comm().is_some() {
+            if ranks.tensor.comm().is_some() {
                 embedding::forward(table, self.columns().first, tokens, width, sums.all_mut());
-                sums.sum(ranks)?;
+                sums.sum(&ranks.tensor)?;
                 x.copy_from_slice(sums.own());
             } else {
                 embedding::forward(table, 0, tokens, width, x);
@@ -269,16 +299,16 @@ impl<T: Number> Model<T> {
             let given = Given { weights: &*weights, ranks, rope: &self.rope };
             let (before, after) = blocks.split_at_mut(index + 1);
             let y = after.first_mut().map_or(&mut *y, |next| &mut next.x);
-            self.block.forward(ids, given, &mut before[index], y, (sums, scratch))?;
+            self.block.forward(ids, given, &mut before[index], y, (sums, room))?;
             weights.leave(Unit::Block(layer))?;
         }
         if let (Some(ids), Some(kept)) = (stage.end, end) {
-            weights.enter(Unit::End, Pass::Forward)?;
+            self.enter_end(weights, Pass::Forward)?;
             let (norm, head) = self.last();
             norm.forward(weights.of(ids.norm), y, kept.normed.own_mut(), &mut kept.factors);
-            kept.normed.gather(ranks)?;
+            kept.normed.gather(&ranks.tensor)?;
             head.forward(weights.of(ids.head), kept.normed.all(), &mut kept.logits, Into::Replace);
-            weights.leave(Unit::End)?;
+            self.leave_end(weights)?;
         }
         Ok(())
     }
@@ -290,9 +320,9 @@ impl<T: Number> Model<T> {
     ///
     /// # Panics
     /// If the stage is not the last.
-    pub fn loss(&self, ranks: &Tensor<'_>, targets: &[u32], kept: &mut Activations<T>) -> Result<f64> {
+    pub fn loss(&self, ranks: &Ranks<'_>, targets: &[u32], kept: &mut Activations<T>) -> Result<f64> {
         let end = kept.end.as_mut().expect("the last stage has a loss");
-        cross_entropy::forward(&end.logits, targets, self.columns(), ranks, &mut end.logs)
+        cross_entropy::forward(&end.logits, targets, self.columns(), &ranks.tensor, &mut end.logs)
     }
 
     /// After [`Model::loss`] of the last stage, otherwise from [`Workspace::gradient_mut`], adds `factor` times the gradient of
@@ -303,28 +333,27 @@ impl<T: Number> Model<T> {
     pub fn backward(
         &self,
         stage: usize,
-        (weights, ranks): (&mut dyn Weights<T>, &Tensor<'_>),
+        (weights, ranks): (&mut dyn Weights<T>, &Ranks<'_>),
         (tokens, targets, factor): (&[u32], &[u32], T),
         (kept, room): (&mut Activations<T>, &mut Workspace<T>),
         gradients: &mut dyn Gradients<T>,
     ) -> Result<()> {
         let stage = &self.stages[stage];
         if let Some(ids) = stage.end {
-            weights.enter(Unit::End, Pass::Backward)?;
+            self.enter_end(weights, Pass::Backward)?;
             self.end_backward(ids, (&*weights, ranks), (targets, factor), (kept, room), gradients)?;
-            weights.leave(Unit::End)?;
+            self.leave_end(weights)?;
         }
-        let Workspace { pending, scratch, .. } = room;
+        let Workspace { pending, room, .. } = room;
         for ((ids, layer), kept) in stage.blocks.iter().zip(stage.layers.clone()).zip(&kept.blocks).rev() {
             weights.enter(Unit::Block(layer), Pass::Backward)?;
             let given = Given { weights: &*weights, ranks, rope: &self.rope };
-            self.block.backward_input(ids, given, kept, pending, scratch)?;
+            self.block.backward(ids, given, kept, (pending, room), gradients)?;
             weights.leave(Unit::Block(layer))?;
-            self.block.backward_weight(ids, kept, pending, gradients)?;
             std::mem::swap(&mut pending.dy, &mut pending.dx);
         }
         if let Some(id) = stage.embedding {
-            pending.dy.gather(ranks)?;
+            pending.dy.gather(&ranks.tensor)?;
             let (first, width) = (self.columns().first, self.lengths.width);
             embedding::backward_weight(tokens, first, width, pending.dy.all(), gradients.place(id));
             gradients.finished(id)?;
@@ -332,11 +361,26 @@ impl<T: Number> Model<T> {
         Ok(())
     }
 
+    /// Enters the end, and the embedding where it is the end's matrix.
+    fn enter_end(&self, weights: &mut dyn Weights<T>, pass: Pass) -> Result<()> {
+        if self.shape.tied {
+            weights.enter(Unit::Embedding, pass)?;
+        }
+        weights.enter(Unit::End, pass)
+    }
+
+    fn leave_end(&self, weights: &mut dyn Weights<T>) -> Result<()> {
+        if self.shape.tied {
+            weights.leave(Unit::Embedding)?;
+        }
+        weights.leave(Unit::End)
+    }
+
     /// Backward of the last norm and the matrix to the logits; leaves the gradient of what came into them.
     fn end_backward(
         &self,
         ids: End,
-        (weights, ranks): (&dyn Weights<T>, &Tensor<'_>),
+        (weights, ranks): (&dyn Weights<T>, &Ranks<'_>),
         (targets, factor): (&[u32], T),
         (kept, room): (&mut Activations<T>, &mut Workspace<T>),
         gradients: &mut dyn Gradients<T>,
@@ -347,7 +391,7 @@ impl<T: Number> Model<T> {
         let (norm, head) = self.last();
         cross_entropy::backward(&mut kept.logits, targets, self.columns(), &kept.logs, factor);
         head.backward_input(weights.of(ids.head), &kept.logits, d_normed.all_mut(), Into::Replace);
-        d_normed.sum(ranks)?;
+        d_normed.sum(&ranks.tensor)?;
         let dy = pending.dy.own_mut();
         dy.fill(T::ZERO);
         norm.backward_input(weights.of(ids.norm), x, &kept.factors, d_normed.own(), dy);
@@ -369,12 +413,15 @@ fn parameters(shape: &Shape, cut: &Cut, layers: &Range<usize>) -> Vec<Parameter>
             cut.tensors,
         )
     };
+    let of = |unit| move |parameter| Parameter { unit: Some(unit), ..parameter };
     let is_last = layers.end == shape.layers;
-    let mut parameters = Vec::new();
-    parameters.extend((is_last && !shape.tied).then(|| matrix("head")));
-    parameters.extend(is_last.then(|| block::norm("norm".into(), shape, cut)));
-    parameters.extend(layers.clone().rev().flat_map(|layer| block::parameters(shape, cut, layer)));
-    parameters.extend((layers.start == 0).then(|| matrix("embedding")));
+    let head = (is_last && !shape.tied).then(|| matrix("head"));
+    let norm = is_last.then(|| block::norm("norm".into(), shape, cut));
+    let mut parameters: Vec<Parameter> = head.into_iter().chain(norm).map(of(Unit::End)).collect();
+    for layer in layers.clone().rev() {
+        parameters.extend(block::parameters(shape, cut, layer).map(of(Unit::Block(layer))));
+    }
+    parameters.extend((layers.start == 0).then(|| of(Unit::Embedding)(matrix("embedding"))));
     parameters
 }
 

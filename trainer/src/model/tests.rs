@@ -47,7 +47,7 @@ fn forward(
     (kept, room): (&mut Activations<f64>, &mut Workspace<f64>),
 ) {
     let mut present = Present::new(model.layout(), weights);
-    model.forward(0, (&mut present, &Tensor::default()), data, kept, room).unwrap();
+    model.forward(0, (&mut present, &Ranks::alone(6)), data, kept, room).unwrap();
 }
 
 /// Backward of a model on a rank that is alone.
@@ -59,7 +59,7 @@ fn backward(
     gradients: &mut dyn Gradients<f64>,
 ) {
     let mut present = Present::new(model.layout(), weights);
-    model.backward(0, (&mut present, &Tensor::default()), given, rooms, gradients).unwrap();
+    model.backward(0, (&mut present, &Ranks::alone(6)), given, rooms, gradients).unwrap();
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn gradients_are_those_of_the_loss() {
         let mut gradients = Values::zeros(layout).unwrap();
         let (mut kept, mut room) = (model.activations(0, 2), model.workspace(2));
         forward(&model, &weights, &data, (&mut kept, &mut room));
-        model.loss(&Tensor::default(), &targets, &mut kept).unwrap();
+        model.loss(&Ranks::alone(6), &targets, &mut kept).unwrap();
         let mut local = Local::new(layout, &mut gradients, Tensor::default());
         backward(&model, &weights, (&data, &targets, 0.5), (&mut kept, &mut room), &mut local);
         for (id, parameter) in layout.parameters() {
@@ -82,7 +82,7 @@ fn gradients_are_those_of_the_loss() {
                 let mut loss = |change: f64| {
                     weights.of_mut(layout, id)[index] = original + change;
                     forward(&model, &weights, &data, (&mut kept, &mut room));
-                    0.5 * model.loss(&Tensor::default(), &targets, &mut kept).unwrap()
+                    0.5 * model.loss(&Ranks::alone(6), &targets, &mut kept).unwrap()
                 };
                 let difference = (loss(1e-5) - loss(-1e-5)) / 2e-5;
                 loss(0.0);
@@ -128,7 +128,7 @@ fn gradients_are_finished_in_the_order_of_the_layout() {
         let (mut kept, mut room) = (model.activations(0, 1), model.workspace(1));
         let data = tokens("tokens", 6);
         forward(&model, &weights, &data, (&mut kept, &mut room));
-        model.loss(&Tensor::default(), &data, &mut kept).unwrap();
+        model.loss(&Ranks::alone(6), &data, &mut kept).unwrap();
         backward(&model, &weights, (&data, &data, 1.0), (&mut kept, &mut room), &mut noting);
         let layout: Vec<ParameterId> = model.layout().parameters().map(|(id, _)| id).collect();
         assert_eq!(noting.finished, layout);

@@ -11,34 +11,38 @@ use consort::{Communicator, ReduceOp, Scope, ScopedWork};
 
 use crate::error::{Error, Result};
 use crate::number::Number;
-use crate::parallel::tensor::Tensor;
 use crate::parameters::{Gradients, Layout, ParameterId, Values};
-use crate::timeline::{Activity, Span};
+use crate::ranks::Tensor;
+use crate::timeline::{Activity, Flight, Span};
 
 /// How an exchange of gradients went.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Exchange {
-    /// The time that this rank waited after its own backward: exposed communication, and waiting for slower ranks.
+    /// Exposed communication, and waiting for slower ranks: the time that this rank waited after its own backward, for weights of other
+    /// ranks' shares, and for the other ranks of a layer.
     pub exposed: Duration,
     /// Buckets whose sums were over on this rank before its backward ended.
     pub hidden: usize,
+    /// The bytes that this rank sends where all ranks are in a ring.
+    pub sent: usize,
     /// The sums, and the wait for the last of them.
     pub spans: Vec<Span>,
+}
+
+/// What each of `ranks` ranks sends in a ring, in bytes, when `elements` are summed and shared, or their shares are gathered.
+pub(super) fn ring<T>(elements: usize, ranks: u32) -> usize {
+    elements / ranks as usize * (ranks as usize - 1) * size_of::<T>()
 }
 
 /// A sum that was started.
 struct Sum<'a> {
     work: ScopedWork<'a>,
-    begun: Instant,
-    /// When it was seen to be over.
-    over: Option<Instant>,
+    flight: Flight,
 }
 
 impl Sum<'_> {
     fn look(&mut self) {
-        if self.over.is_none() && self.work.is_done() {
-            self.over = Some(Instant::now());
-        }
+        self.flight.look(self.work.is_done());
     }
 }
 
@@ -62,15 +66,15 @@ impl<T: Number> Gradients<T> for Overlapped<'_, '_, '_, T> {
 
     fn finished(&mut self, id: ParameterId) -> Result<()> {
         let (ranks, layout) = (self.ranks, self.layout);
-        ranks.complete(layout.parameter(id), self.place(id))?;
+        layout.parameter(id).complete(self.place(id), &ranks)?;
         let bucket = layout.bucket(id);
         self.unfinished[bucket] -= 1;
         if self.unfinished[bucket] == 0 {
             assert_eq!(bucket, self.started.len(), "buckets are complete in their order");
             let complete = self.buckets[bucket].take().expect("a bucket is complete once");
-            let begun = Instant::now();
+            let flight = Flight::now();
             let work = self.scope.all_reduce(complete, ReduceOp::Sum)?;
-            self.started.push(Sum { work, begun, over: None });
+            self.started.push(Sum { work, flight });
         }
         self.started.iter_mut().for_each(Sum::look);
         Ok(())
@@ -102,18 +106,18 @@ pub fn exchange<T: Number>(
         }
         assert_eq!(gradients.started.len(), count, "every gradient is finished");
         gradients.started.iter_mut().for_each(Sum::look);
-        let hidden = gradients.started.iter().filter(|sum| sum.over.is_some()).count();
+        let hidden = gradients.started.iter().filter(|sum| sum.flight.is_over()).count();
         let begun = Instant::now();
         let mut spans = Vec::with_capacity(count + 1);
         for sum in &mut gradients.started {
             sum.work.wait()?;
             sum.look();
-            let over = sum.over.unwrap_or_else(Instant::now);
-            spans.push(Span::new(Activity::Sum, step, sum.begun, over));
+            spans.push(sum.flight.span(Activity::Sum, step));
         }
         let end = Instant::now();
         spans.push(Span::new(Activity::Wait, step, begun, end));
-        Ok(Ok(Exchange { exposed: end - begun, hidden, spans }))
+        let sent = (0..count).map(|bucket| 2 * ring::<T>(layout.bucket_elements(bucket), comm.size())).sum();
+        Ok(Ok(Exchange { exposed: end - begun, hidden, sent, spans }))
     })
     .map_err(Error::from)
     .flatten()

@@ -27,11 +27,12 @@ pub enum Kind {
     Devices = 16,
     Replan = 17,
     AllToAllReplicated = 18,
+    Mesh = 19,
 }
 
 impl Kind {
     /// All kinds, in the order of their codes.
-    pub const ALL: [Kind; 18] = [
+    pub const ALL: [Kind; 19] = [
         Kind::AllReduce,
         Kind::Reduce,
         Kind::Broadcast,
@@ -50,6 +51,7 @@ impl Kind {
         Kind::Devices,
         Kind::Replan,
         Kind::AllToAllReplicated,
+        Kind::Mesh,
     ];
 
     /// The kind of a code; none of an unknown one.
@@ -76,7 +78,7 @@ impl Kind {
     /// Whether the library makes this call for itself. Settings that name algorithms for the program's calls do not
     /// apply to it.
     pub fn is_own(self) -> bool {
-        matches!(self, Kind::Barrier | Kind::Split | Kind::Grow | Kind::Devices | Kind::Replan)
+        matches!(self, Kind::Barrier | Kind::Split | Kind::Grow | Kind::Devices | Kind::Replan | Kind::Mesh)
     }
 
     /// The other end of a message (send and receive); the kind itself for collectives.
@@ -109,6 +111,7 @@ impl Kind {
             Kind::Devices => "devices",
             Kind::Replan => "replan",
             Kind::AllToAllReplicated => "all_to_all_replicated",
+            Kind::Mesh => "mesh",
         }
     }
 
@@ -118,9 +121,13 @@ impl Kind {
             Kind::AllReduce | Kind::Barrier => Collective::AllReduce,
             Kind::Reduce => Collective::Reduce,
             Kind::Broadcast => Collective::Broadcast,
-            Kind::AllGather | Kind::AllGatherV | Kind::Split | Kind::Grow | Kind::Devices | Kind::Replan => {
-                Collective::AllGather
-            }
+            Kind::AllGather
+            | Kind::AllGatherV
+            | Kind::Split
+            | Kind::Grow
+            | Kind::Devices
+            | Kind::Replan
+            | Kind::Mesh => Collective::AllGather,
             Kind::ReduceScatter | Kind::ReduceScatterV => Collective::ReduceScatter,
             Kind::AllToAll => Collective::AllToAll,
             Kind::AllToAllReplicated => Collective::AllToAllReplicated { group: 1 },

@@ -61,7 +61,7 @@ impl Kind {
             Kind::AllReduce | Kind::Barrier => ((All, Block), (All, Block), Same, false, true),
             Kind::Reduce => ((All, Block), (Root, Block), Same, true, true),
             Kind::Broadcast => ((Root, Block), (All, Block), Same, true, false),
-            Kind::AllGather | Kind::AllGatherV | Kind::Split | Kind::Grow | Kind::Replan => {
+            Kind::AllGather | Kind::AllGatherV | Kind::Split | Kind::Grow | Kind::Replan | Kind::Mesh => {
                 ((All, Block), (All, Whole), InputWithin, false, false)
             }
             Kind::Devices => ((All, Block), (All, Whole), Same, false, false),

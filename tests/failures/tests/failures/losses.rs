@@ -59,6 +59,7 @@ fn a_killed_rank_over_shared_memory() {
     kill_one(4, "shm", "all_reduce", 64, &mut random);
     kill_one(3, "shm", "all_reduce", 0, &mut random);
     kill_one(2, "shm", "all_gather", 64, &mut random);
+    kill_one(3, "shm", "started", 32, &mut random);
 }
 
 #[test]
@@ -68,6 +69,7 @@ fn a_killed_rank_over_tcp() {
     kill_one(4, "tcp", "all_reduce", 32, &mut random);
     kill_one(2, "tcp", "broadcast", 32, &mut random);
     kill_one(2, "tcp", "send", 32, &mut random);
+    kill_one(3, "tcp", "started", 32, &mut random);
 }
 
 /// A rank that dies while the wires between ranks are measured is named by all others.

@@ -7,6 +7,7 @@ mod losses;
 mod machines;
 mod members;
 mod membership;
+mod meshes;
 mod threads;
 mod torture;
 

@@ -12,6 +12,8 @@ mod language;
 mod launchers;
 mod listeners;
 mod mapped;
+mod meshes;
+mod messages;
 mod misuse;
 mod planner;
 mod processes;

@@ -87,8 +87,8 @@ fn sparse_endings_that_were_wrong_once() {
     run_all_in(World::sparse, "sparse_seeds", &[announced.as_slice(), &others].concat());
 }
 
-/// Every collective and every way to send, in many sizes, between ranks on wires that keep no order. Ranks compare
-/// their results with the definition, bit by bit.
+/// Every collective and every way to send, in many sizes, started and not, between ranks on wires that keep no order. Ranks
+/// compare their results with the definition, bit by bit.
 #[test]
 fn one_sided_wires_carry_every_collective() {
     const COUNTS: [usize; 7] = [0, 1, 3, 64, 700, 5_000, 20_000];
@@ -105,7 +105,9 @@ fn one_sided_wires_carry_every_collective() {
                 let started = kind != Kind::Barrier && random.once_in(4);
                 items.push(Item::Collective { on: 0, kind, op, root, count, started });
             }
-            items.push(Item::Shift { on: 0, by: 1, count });
+            for started in [false, true, true] {
+                items.push(Item::Shift { on: 0, by: 1, count, started });
+            }
             items.push(Item::Message { on: 0, from: ranks - 1, to: 0, count });
             items.push(Item::Group { on: 0, count, messages: 2 });
         }

@@ -33,8 +33,9 @@ pub(super) const KINDS: [Kind; 10] = [
 pub(super) enum Item {
     /// A collective of a communicator; started and waited for later when `started`.
     Collective { on: usize, kind: Kind, op: ReduceOp, root: Rank, count: usize, started: bool },
-    /// Every rank sends to the one `by` further and receives from the one `by` before, at the same time.
-    Shift { on: usize, by: u32, count: usize },
+    /// Every rank sends to the one `by` further and receives from the one `by` before, at the same time; both are waited for
+    /// later when `started`.
+    Shift { on: usize, by: u32, count: usize, started: bool },
     /// A group: every rank sends to every other `messages` times, with an all-reduce in between.
     Group { on: usize, count: usize, messages: usize },
     /// One message.
@@ -95,7 +96,8 @@ impl Program {
                 return Item::Group { on, count, messages: 1 + random.below(3) };
             }
             if random.once_in(2) {
-                return Item::Shift { on, by: 1 + random.below(ranks as usize - 1) as u32, count };
+                let by = 1 + random.below(ranks as usize - 1) as u32;
+                return Item::Shift { on, by, count, started: false };
             }
             let to = (root + 1 + random.below(ranks as usize - 1) as u32) % ranks;
             return Item::Message { on, from: root, to, count };

@@ -89,7 +89,7 @@ impl Operation {
 struct Started {
     on: usize,
     ticket: Arc<Ticket>,
-    lease: Lease<u8>,
+    lease: Lease<Vec<u8>>,
     expected: Vec<u8>,
     /// The place of the output in the lease.
     output: std::ops::Range<usize>,
@@ -316,13 +316,17 @@ impl Running {
                 {
                     how.apply_to(&mut call);
                 }
-                self.collective(on, number, call, started);
+                self.one_call(on, number, call, started);
             }
-            Item::Shift { on, by, count } => {
+            Item::Shift { on, by, count, started } => {
                 let size = self.communicators[on].members.len() as u32;
                 let (to, from) = ((rank + by) % size, (rank + size - by) % size);
                 let calls = [message(Kind::Send, to, count), message(Kind::Receive, from, count)];
-                self.together(on, number, calls.map(|call| (call, 0)).to_vec());
+                if started {
+                    calls.into_iter().for_each(|call| self.one_call(on, number, call, true));
+                } else {
+                    self.together(on, number, calls.map(|call| (call, 0)).to_vec());
+                }
             }
             Item::Group { on, count, messages } => {
                 let size = self.communicators[on].members.len() as u32;
@@ -370,7 +374,8 @@ impl Running {
         }
     }
 
-    fn collective(&mut self, on: usize, number: usize, call: Call, started: bool) {
+    /// One call, which is started where it can be if `started` is set.
+    fn one_call(&mut self, on: usize, number: usize, call: Call, started: bool) {
         let communicator = &self.communicators[on];
         let (me, size) = (communicator.group.rank, communicator.group.size());
         let input = filled(number, self.rank, call.input_bytes(me, size) / ELEMENT_BYTES);
@@ -527,7 +532,7 @@ impl Running {
             Poll::Ready(Ok(Some((uid, members)))) => {
                 let group = Group::new(self.communicators[0].group.member.clone(), uid, members.clone(), 0);
                 self.open(group, members);
-                self.collective(1, LAST_ITEM, call(Kind::AllReduce, ReduceOp::Sum, 0, 500), false);
+                self.one_call(1, LAST_ITEM, call(Kind::AllReduce, ReduceOp::Sum, 0, 500), false);
                 (Next::After(pause), true, None)
             }
             Poll::Ready(Ok(None)) => {

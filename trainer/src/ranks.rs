@@ -5,11 +5,13 @@
 //! parallelism (Korthikanti and others, 2022) a rank has an equal share of the tokens between half blocks: what goes in is an
 //! all-gather of rows, what goes out a reduce-scatter. Without, tokens are on all ranks, and only sums are exchanged.
 
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
 use consort::{Communicator, ReduceOp};
 
 use crate::error::Result;
 use crate::number::Number;
-use crate::parameters::{Parameter, Shared};
 use crate::products::Into;
 
 /// The ranks that share each layer.
@@ -17,12 +19,27 @@ use crate::products::Into;
 pub struct Tensor<'a> {
     comm: Option<&'a Communicator>,
     shares_tokens: bool,
+    /// Where the time of joining them is added up.
+    waited: Option<&'a Cell<Duration>>,
 }
 
 impl<'a> Tensor<'a> {
     /// The ranks of `comm`, `None` for a rank that has all of each layer.
     pub fn new(comm: Option<&'a Communicator>, shares_tokens: bool) -> Self {
-        Tensor { comm, shares_tokens: shares_tokens && comm.is_some() }
+        Tensor { comm, shares_tokens: shares_tokens && comm.is_some(), waited: None }
+    }
+
+    /// The same ranks; the time in which this one does nothing but join them is added to `waited`.
+    pub fn timed(self, waited: &'a Cell<Duration>) -> Self {
+        Tensor { waited: Some(waited), ..self }
+    }
+
+    fn timing<R>(&self, join: impl FnOnce() -> R) -> R {
+        let Some(waited) = self.waited else { return join() };
+        let begun = Instant::now();
+        let result = join();
+        waited.set(waited.get() + begun.elapsed());
+        result
     }
 
     /// The ranks, if there are several.
@@ -38,17 +55,6 @@ impl<'a> Tensor<'a> {
     /// How many ranks.
     pub fn size(&self) -> usize {
         self.comm.map_or(1, |comm| comm.size() as usize)
-    }
-
-    /// Makes a gradient complete of which each rank has that of its own tokens.
-    ///
-    /// # Errors
-    /// What the all-reduce ends with.
-    pub fn complete<T: Number>(&self, parameter: &Parameter, gradient: &mut [T]) -> Result<()> {
-        if let Some(comm) = self.comm.filter(|_| parameter.shared == Shared::Summed) {
-            comm.all_reduce(gradient, ReduceOp::Sum)?;
-        }
-        Ok(())
     }
 
     /// How many ranks share the tokens between half blocks.
@@ -98,7 +104,7 @@ impl<T: Number> Joint<T> {
     /// What the all-gather ends with.
     pub fn gather(&mut self, ranks: &Tensor<'_>) -> Result<()> {
         if let (Some(comm), Some(all)) = (ranks.comm, &mut self.all) {
-            comm.all_gather(&self.own, all)?;
+            ranks.timing(|| comm.all_gather(&self.own, all))?;
         }
         Ok(())
     }
@@ -109,11 +115,32 @@ impl<T: Number> Joint<T> {
     /// What the reduce-scatter or all-reduce ends with.
     pub fn sum(&mut self, ranks: &Tensor<'_>) -> Result<()> {
         match (ranks.comm, &mut self.all) {
-            (Some(comm), Some(all)) => comm.reduce_scatter(all, &mut self.own, ReduceOp::Sum)?,
-            (Some(comm), None) => comm.all_reduce(&mut self.own, ReduceOp::Sum)?,
+            (Some(comm), Some(all)) => {
+                ranks.timing(|| comm.reduce_scatter(all, &mut self.own, ReduceOp::Sum))?;
+            }
+            (Some(comm), None) => ranks.timing(|| comm.all_reduce(&mut self.own, ReduceOp::Sum))?,
             (None, _) => {}
         }
         Ok(())
+    }
+
+    /// As [`Joint::sum`], while `work` goes on.
+    ///
+    /// # Errors
+    /// What `work`, or else the reduce-scatter or all-reduce, ends with.
+    pub fn sum_beside(&mut self, ranks: &Tensor<'_>, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        let Some(comm) = ranks.comm else { return work() };
+        let Joint { own, all } = self;
+        let worked = comm.scope(|scope| {
+            let sum = match all {
+                Some(all) => scope.reduce_scatter(all, own, ReduceOp::Sum)?,
+                None => scope.all_reduce(own, ReduceOp::Sum)?,
+            };
+            let worked = work();
+            ranks.timing(|| sum.wait())?;
+            Ok(worked)
+        });
+        worked?
     }
 
     /// Adds what `addend` gives on all ranks together to `to`, this rank's tokens. A rank that is alone adds in place.

@@ -1,0 +1,270 @@
+//! Weights where a rank changes its share.
+//!
+//! Invariant: a bucket is here, coming, or away. In stages 1 and 2 all are here, but for those whose all-gather a step has started, which is
+//! waited for when a unit of the bucket is entered. In stage 3 a rank keeps its share of each bucket, and a bucket is here from when
+//! its unit is entered until it is left. What is entered next is fetched meanwhile: the first step shows the order. All ranks
+//! enter in the same order, so they start the same calls.
+
+use std::time::{Duration, Instant};
+
+use consort::{Communicator, Work};
+
+use super::pool::Pool;
+use crate::error::Result;
+use crate::number::Number;
+use crate::optimizer::Share;
+use crate::parallel::data::ring;
+use crate::parameters::{Layout, ParameterId, Pass, Unit, Values, Weights};
+use crate::timeline::Flight;
+
+/// A bucket's weights.
+enum Bucket<T: Number> {
+    Here(Vec<T>),
+    Coming(Work<Vec<T>>, Flight),
+    Away,
+}
+
+/// The order in which a step enters units.
+#[derive(Default)]
+struct Order {
+    units: Vec<Unit>,
+    at: usize,
+    is_known: bool,
+}
+
+impl Order {
+    fn enter(&mut self, unit: Unit) {
+        if !self.is_known {
+            self.units.push(unit);
+            self.at += 1;
+        } else if self.next() == Some(unit) {
+            self.at += 1;
+        }
+    }
+
+    fn next(&self) -> Option<Unit> {
+        self.units.get(self.at).copied()
+    }
+
+    fn begin(&mut self) {
+        (self.at, self.is_known) = (0, true);
+    }
+}
+
+/// The weights of a rank that changes its share.
+pub(super) struct Changed<T: Number> {
+    share: Share,
+    /// In stage 3, this rank's share.
+    kept: Option<Values<T>>,
+    buckets: Vec<Bucket<T>>,
+    pool: Pool<T>,
+    order: Order,
+    /// Of the all-gathers that came in this step.
+    pub(super) flights: Vec<Flight>,
+    /// The time that this rank waited for them, and the bytes that it sent.
+    pub(super) waited: Duration,
+    pub(super) sent: usize,
+}
+
+impl<T: Number> Changed<T> {
+    /// What training begins with. `keeps_all` is stage 1 or 2.
+    pub(super) fn new(layout: &Layout, seed: u64, share: Share, keeps_all: bool) -> Result<Self> {
+        let largest = (0..layout.buckets()).map(|bucket| layout.bucket_elements(bucket)).max();
+        let mut weights = Changed {
+            share,
+            kept: if keeps_all { None } else { Some(Values::shares(layout, share.ranks)?) },
+            buckets: Vec::new(),
+            pool: Pool::new(if keeps_all { 0 } else { largest.unwrap_or_default() }),
+            order: Order::default(),
+            flights: Vec::new(),
+            waited: Duration::ZERO,
+            sent: 0,
+        };
+        for bucket in 0..layout.buckets() {
+            let mut all = weights.pool.take(layout.bucket_elements(bucket));
+            all.fill(T::ZERO);
+            layout.begin(bucket, seed, &mut all);
+            let begun = match &mut weights.kept {
+                None => Bucket::Here(all),
+                Some(kept) => {
+                    kept.bucket_mut(bucket).copy_from_slice(&all[share.of(all.len())]);
+                    weights.pool.give(all);
+                    Bucket::Away
+                }
+            };
+            weights.buckets.push(begun);
+        }
+        Ok(weights)
+    }
+
+    /// Begins the account of a step.
+    pub(super) fn begin(&mut self) {
+        (self.waited, self.sent) = (Duration::ZERO, 0);
+        self.flights.clear();
+    }
+
+    /// Starts the all-gather of a bucket; `all` has this rank's share in its place.
+    fn gather(&mut self, comm: &Communicator, bucket: usize, all: Vec<T>) -> Result<()> {
+        self.sent += ring::<T>(all.len(), comm.size());
+        let flight = Flight::now();
+        self.buckets[bucket] = Bucket::Coming(comm.start_all_gather(all)?, flight);
+        Ok(())
+    }
+
+    /// Starts to bring the buckets of a unit that are away.
+    fn fetch(&mut self, comm: &Communicator, buckets: std::ops::Range<usize>) -> Result<()> {
+        for bucket in buckets {
+            let (Some(kept), Bucket::Away) = (&self.kept, &self.buckets[bucket]) else { continue };
+            let share = kept.bucket(bucket);
+            let elements = share.len() * self.share.ranks;
+            let mut all = self.pool.take(elements);
+            all[self.share.of(elements)].copy_from_slice(share);
+            self.gather(comm, bucket, all)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a bucket, after it has come; `None` if it is away.
+    fn take(&mut self, bucket: usize) -> Result<Option<Vec<T>>> {
+        match std::mem::replace(&mut self.buckets[bucket], Bucket::Away) {
+            Bucket::Here(all) => Ok(Some(all)),
+            Bucket::Away => Ok(None),
+            Bucket::Coming(work, mut flight) => {
+                flight.look(work.is_done());
+                let begun = Instant::now();
+                let all = work.wait()?;
+                flight.look(true);
+                self.waited += begun.elapsed();
+                self.flights.push(flight);
+                Ok(Some(all))
+            }
+        }
+    }
+
+    /// Changes this rank's share of each bucket by `change`, and has the other ranks' come; the end of a step.
+    pub(super) fn update(
+        &mut self,
+        comm: &Communicator,
+        layout: &Layout,
+        mut change: impl FnMut(usize, &mut [T]),
+    ) -> Result<()> {
+        // What the next forward needs first comes first.
+        for bucket in (0..layout.buckets()).rev() {
+            let all = self.take(bucket)?;
+            match (&mut self.kept, all) {
+                (None, Some(mut all)) => {
+                    let own = self.share.of(all.len());
+                    change(bucket, &mut all[own]);
+                    self.gather(comm, bucket, all)?;
+                }
+                (Some(kept), before) => {
+                    change(bucket, kept.bucket_mut(bucket));
+                    before.into_iter().for_each(|before| self.pool.give(before));
+                }
+                (None, None) => {}
+            }
+        }
+        self.order.begin();
+        self.order.next().map_or(Ok(()), |first| self.fetch(comm, layout.unit(first)))
+    }
+
+    /// This rank's share of a bucket.
+    pub(super) fn own(&mut self, bucket: usize) -> Result<&[T]> {
+        if self.kept.is_none()
+            && let Some(all) = self.take(bucket)?
+        {
+            self.buckets[bucket] = Bucket::Here(all);
+        }
+        match (&self.kept, &self.buckets[bucket]) {
+            (Some(kept), _) => Ok(kept.bucket(bucket)),
+            (None, Bucket::Here(all)) => Ok(&all[self.share.of(all.len())]),
+            (None, _) => unreachable!("a rank that keeps all has a bucket, or waits for it"),
+        }
+    }
+
+    /// Has `fill` write what this rank keeps of a bucket, and tells it whether that is all.
+    pub(super) fn put(
+        &mut self,
+        bucket: usize,
+        fill: impl FnOnce(&mut [T], bool) -> Result<()>,
+    ) -> Result<()> {
+        let all = self.take(bucket)?;
+        match (&mut self.kept, all) {
+            (Some(kept), before) => {
+                // What was fetched is no longer what it was.
+                before.into_iter().for_each(|before| self.pool.give(before));
+                fill(kept.bucket_mut(bucket), false)
+            }
+            (None, Some(mut all)) => {
+                let filled = fill(&mut all, true);
+                self.buckets[bucket] = Bucket::Here(all);
+                filled
+            }
+            (None, None) => unreachable!("a rank that keeps all has a bucket, or waits for it"),
+        }
+    }
+
+    /// All weights, on each rank. All ranks call it.
+    pub(super) fn whole(&mut self, comm: &Communicator, layout: &Layout) -> Result<Values<T>> {
+        let mut values = Values::zeros(layout)?;
+        for bucket in 0..layout.buckets() {
+            let is_away = matches!(self.buckets[bucket], Bucket::Away);
+            self.fetch(comm, bucket..bucket + 1)?;
+            let Some(all) = self.take(bucket)? else { continue };
+            values.bucket_mut(bucket).copy_from_slice(&all);
+            if is_away {
+                self.pool.give(all);
+            } else {
+                self.buckets[bucket] = Bucket::Here(all);
+            }
+        }
+        Ok(values)
+    }
+
+    /// The memory of the weights.
+    pub(super) fn bytes(&self) -> usize {
+        self.kept.as_ref().map_or(0, Values::bytes) + self.pool.bytes()
+    }
+}
+
+/// Where a pass finds weights.
+pub(super) struct Found<'a, T: Number> {
+    pub(super) weights: &'a mut Changed<T>,
+    pub(super) comm: &'a Communicator,
+    pub(super) layout: &'a Layout,
+}
+
+impl<T: Number> Weights<T> for Found<'_, T> {
+    fn enter(&mut self, unit: Unit, _: Pass) -> Result<()> {
+        let Found { weights, comm, layout } = self;
+        weights.order.enter(unit);
+        weights.fetch(comm, layout.unit(unit))?;
+        if let Some(next) = weights.order.next() {
+            weights.fetch(comm, layout.unit(next))?;
+        }
+        for bucket in layout.unit(unit) {
+            if let Some(all) = weights.take(bucket)? {
+                weights.buckets[bucket] = Bucket::Here(all);
+            }
+        }
+        Ok(())
+    }
+
+    fn of(&self, id: ParameterId) -> &[T] {
+        match &self.weights.buckets[self.layout.bucket(id)] {
+            Bucket::Here(all) => &all[self.layout.range(id)],
+            _ => panic!("{} is read before its unit is entered", self.layout.parameter(id).name),
+        }
+    }
+
+    fn leave(&mut self, unit: Unit) -> Result<()> {
+        let Found { weights, layout, .. } = self;
+        if weights.kept.is_some() && weights.order.next() != Some(unit) {
+            for bucket in layout.unit(unit) {
+                let all = weights.take(bucket)?;
+                all.into_iter().for_each(|all| weights.pool.give(all));
+            }
+        }
+        Ok(())
+    }
+}
