@@ -228,9 +228,8 @@ impl Arguments {
             traffics[1] = experts.combine(&handle, &rows, &mut sums).map_err(failed)?;
             back.push(begun.elapsed().as_secs_f64());
             traffics[0] = handle.traffic();
+            wrong += routing.wrong_rows(own, &rows, self.fp8) + routing.wrong_sums(&tokens, &sums, self.fp8);
             if iteration == 0 {
-                wrong +=
-                    routing.wrong_rows(own, &rows, self.fp8) + routing.wrong_sums(&tokens, &sums, self.fp8);
                 load = Some(experts.load(&handle).map_err(failed)?);
             }
         }

@@ -177,6 +177,7 @@ impl<'a, 'env> Scope<'a, '_, 'env> {
         output: &'env mut [T],
         from: Rank,
     ) -> Result<ScopedWork<'a>> {
+        self.comm.core().check()?;
         let (held, written) = (self.lender.share(input), self.lender.share_mut(output));
         let calls = self.comm.both(T::DATA_TYPE, held.read(), to, written.span(), from)?;
         self.start(exchanged(calls, held, written))
@@ -219,6 +220,7 @@ impl<'a, 'env> Scope<'a, '_, 'env> {
 
     fn start(&'a self, calls: Vec<Start<'_>>) -> Result<ScopedWork<'a>> {
         let core = self.comm.core();
+        core.check()?;
         let ticket = core.start(self.comm.process(), calls, self.comm.timeout())?;
         let mut tickets =
             self.tickets.try_borrow_mut().map_err(|_| Error::internal("a scope used while it ends"))?;

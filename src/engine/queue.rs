@@ -230,7 +230,9 @@ impl Engine {
         let ticket = Arc::new(Ticket::of(calls.iter().filter(|start| start.call.count != 0).count()));
         let now = self.group.clock().now();
         if timeout < self.queue.timeout_max && !self.queue.is_empty() {
-            self.queue.hurry(calls.iter().map(|start| lane(&start.call)).collect(), timeout, now);
+            // A call of no elements waits for none.
+            let moving = calls.iter().filter(|start| start.call.count != 0);
+            self.queue.hurry(moving.map(|start| lane(&start.call)).collect(), timeout, now);
         }
         let mut last = 0;
         for Start { call, blocks, memory } in calls {

@@ -17,11 +17,26 @@ fn world(host_of: &[u32]) -> Vec<Communicator> {
     Communicator::local_as(host_of.len() as u32, settings, &on).expect("ranks")
 }
 
+/// Ends the communicator where its rank panics, so that no other waits for it.
+struct Ends<'a>(&'a Communicator);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.abort("a check of this rank failed");
+        }
+    }
+}
+
 /// What each rank makes of it.
 fn on_all<R: Send>(world: &[Communicator], run: impl Fn(&Communicator) -> R + Sync) -> Vec<R> {
     std::thread::scope(|threads| {
         let run = &run;
-        let all: Vec<_> = world.iter().map(|comm| threads.spawn(move || run(comm))).collect();
+        let one = |comm| {
+            let _ends = Ends(comm);
+            run(comm)
+        };
+        let all: Vec<_> = world.iter().map(|comm| threads.spawn(move || one(comm))).collect();
         all.into_iter().map(|thread| thread.join().expect("no panic")).collect()
     })
 }

@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::TypedValueParser;
 use clap::{Parser, ValueEnum};
 
 use crate::error::{Error, Result};
@@ -39,6 +40,11 @@ pub enum Pipelining {
     Interleaved,
 }
 
+/// Numbers that no sum or product of them exceeds what a length can be.
+fn up_to(bound: u64) -> impl TypedValueParser<Value = usize> {
+    clap::value_parser!(u64).range(..=bound).map(|number| number as usize)
+}
+
 /// Trains a small language model on a text, byte by byte, on one rank or several.
 ///
 /// Without --text it trains on a text of its own. It prints the loss, draws it as SVG, and writes a sample. Ranks share the
@@ -64,18 +70,18 @@ pub struct Arguments {
     pub steps: usize,
 
     /// Sequences of a step, over all ranks
-    #[arg(long, value_name = "N", default_value_t = 8)]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = up_to(1 << 20))]
     pub batch: usize,
 
     /// Ranks that share the sequences of a step [default: all that the other axes leave]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub dp: Option<u32>,
 
     /// Ranks that share each matrix and the heads (tensor parallel)
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub tp: u32,
 
-    /// Of what the ranks of --dp keep their share alone (ZeRO)
+    /// Of what the ranks of --dp and --cp keep their share alone (ZeRO)
     #[arg(long, value_enum, value_name = "STAGE", default_value = "0")]
     pub zero: Zero,
 
@@ -84,11 +90,11 @@ pub struct Arguments {
     pub sp: bool,
 
     /// Ranks that share each sequence (context parallel)
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub cp: u32,
 
     /// Ranks that have some of the blocks each (pipeline parallel)
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub pp: u32,
 
     /// In which order micro-batches go through a pipeline
@@ -96,35 +102,35 @@ pub struct Arguments {
     pub schedule: Pipelining,
 
     /// Stages of each rank of a pipeline, with --schedule interleaved [default: 2]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = up_to(1 << 12))]
     pub chunks: Option<usize>,
 
     /// Equal parts of a rank's sequences that go through the model, or its pipeline, one after the other
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = up_to(1 << 20))]
     pub micro_batches: usize,
 
     /// Tokens of a sequence
-    #[arg(long, value_name = "N", default_value_t = 128)]
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = up_to(1 << 20))]
     pub sequence: usize,
 
     /// Elements of a token between layers
-    #[arg(long, value_name = "N", default_value_t = 128)]
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = up_to(1 << 16))]
     pub width: usize,
 
     /// Blocks of attention and gated unit
-    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = up_to(1 << 12))]
     pub layers: usize,
 
     /// Heads of queries
-    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = up_to(1 << 12))]
     pub heads: usize,
 
     /// Heads of keys and values [default: as many as of queries]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = up_to(1 << 12))]
     pub kv_heads: Option<usize>,
 
     /// Elements of a token inside the gated unit [default: 8/3 of the width, in multiples of 32]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = up_to(1 << 20))]
     pub hidden: Option<usize>,
 
     /// The embedding is the last layer's matrix, too
@@ -139,7 +145,7 @@ pub struct Arguments {
     #[arg(long, value_name = "RATE", default_value_t = 3e-3)]
     pub rate: f64,
 
-    /// The last rate, as a share of the highest
+    /// The rate towards which it falls, as a share of the highest
     #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
     pub least: f64,
 
@@ -156,7 +162,7 @@ pub struct Arguments {
     pub clip: f64,
 
     /// KiB at which a bucket of gradients is closed and its exchange begins; the end of a block closes it, too
-    #[arg(long, value_name = "KIB", default_value_t = 1024)]
+    #[arg(long, value_name = "KIB", default_value_t = 1024, value_parser = up_to(1 << 22))]
     pub bucket_kib: usize,
 
     /// Beginning and order follow from it
@@ -335,6 +341,8 @@ mod tests {
             "--tp 4 --kv-heads 2",
             "--tp 4 --sp --sequence 30",
             "--cp 2 --sequence 30",
+            "--sp",
+            "--tp 4 --zero 1",
             "--pp 3",
             "--pp 4 --layers 3",
             "--pp 2 --tied",

@@ -51,30 +51,35 @@ fn options(text: &str) -> std::result::Result<Vec<String>, (String, &'static str
         (error.to_string().trim_end().to_owned(), "make the file a table of options in TOML: steps = 100")
     })?;
     let command = Arguments::command();
-    let is_option = |key: &str| {
-        command.get_arguments().any(|option| option.get_long() == Some(key) && !option.is_hide_set())
+    let option = |key: &str| {
+        command.get_arguments().find(|option| option.get_long() == Some(key) && !option.is_hide_set())
     };
     let mut options = Vec::new();
     for (key, value) in table {
-        if !is_option(&key) || OPTION.strip_prefix("--") == Some(&key) {
+        let Some(option) = option(&key).filter(|_| OPTION.strip_prefix("--") != Some(&key)) else {
             return Err((
                 format!("{key} is no option"),
                 "use the names that --help lists, without the dashes",
             ));
-        }
+        };
+        let takes_value = option.get_action().takes_values();
         match value {
-            Value::String(value) => options.push(format!("--{key}={value}")),
-            Value::Integer(value) => options.push(format!("--{key}={value}")),
-            Value::Float(value) => options.push(format!("--{key}={value}")),
-            Value::Boolean(true) => options.push(format!("--{key}")),
-            Value::Boolean(false) => {}
+            Value::String(value) if takes_value => options.push(format!("--{key}={value}")),
+            Value::Integer(value) if takes_value => options.push(format!("--{key}={value}")),
+            Value::Float(value) if takes_value => options.push(format!("--{key}={value}")),
+            Value::Boolean(true) if !takes_value => options.push(format!("--{key}")),
+            Value::Boolean(false) if !takes_value => {}
             _ => {
-                return Err((
-                    format!("{key} is {}", value.type_str()),
-                    "give a number, a text, or true or false",
-                ));
+                let hint = if takes_value { "give it a number or a text" } else { "give it true or false" };
+                return Err((format!("{key} is {}", value.type_str()), hint));
             }
         }
+    }
+    let words = std::iter::once("consort-trainer").chain(options.iter().map(String::as_str));
+    if let Err(error) = command.clone().try_get_matches_from(words) {
+        let text = error.to_string();
+        let line = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+        return Err((line, "give values that --help names"));
     }
     Ok(options)
 }
@@ -98,6 +103,9 @@ mod tests {
             ("steps = [1]", "steps is array"),
             ("[run]\nsteps = 1", "run is no option"),
             ("steps = ", "TOML parse error"),
+            ("steps = false", "steps is boolean"),
+            ("tied = 1", "tied is integer"),
+            ("steps = \"many\"", "invalid value 'many' for '--steps <N>'"),
         ] {
             let (what, _) = options(text).unwrap_err();
             assert!(what.contains(said), "{what}");

@@ -114,7 +114,7 @@ impl<'a> Mesh<'a> {
             [axis] => ranks.axis(axis),
             _ => ranks.along(axes),
         };
-        comm.ok().filter(|comm| comm.size() > 1)
+        Some(comm.expect("the mesh was made with these axes")).filter(|comm| comm.size() > 1)
     }
 
     /// All ranks of the job.

@@ -96,7 +96,7 @@ impl Parameter {
     /// What the all-reduce ends with.
     pub fn complete<T: Number>(&self, gradient: &mut [T], ranks: &Tensor<'_>) -> Result<()> {
         if let Some(comm) = ranks.comm().filter(|_| self.shared == Shared::Summed) {
-            comm.all_reduce(gradient, ReduceOp::Sum)?;
+            ranks.timing(|| comm.all_reduce(gradient, ReduceOp::Sum))?;
         }
         Ok(())
     }

@@ -34,7 +34,8 @@ impl<'a> Tensor<'a> {
         Tensor { waited: Some(waited), ..self }
     }
 
-    fn timing<R>(&self, join: impl FnOnce() -> R) -> R {
+    /// Runs `join`, in which the rank does nothing but join the others.
+    pub fn timing<R>(&self, join: impl FnOnce() -> R) -> R {
         let Some(waited) = self.waited else { return join() };
         let begun = Instant::now();
         let result = join();
@@ -47,19 +48,9 @@ impl<'a> Tensor<'a> {
         self.comm
     }
 
-    /// This rank.
-    pub fn rank(&self) -> usize {
-        self.comm.map_or(0, |comm| comm.rank() as usize)
-    }
-
     /// How many ranks.
     pub fn size(&self) -> usize {
         self.comm.map_or(1, |comm| comm.size() as usize)
-    }
-
-    /// How many ranks share the tokens between half blocks.
-    pub fn sharers(&self) -> usize {
-        if self.shares_tokens { self.size() } else { 1 }
     }
 }
 

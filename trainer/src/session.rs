@@ -209,7 +209,8 @@ fn attempt<T: Number>(
 
 /// What a rank sent to other hosts in `steps` steps, if it did.
 fn say_carried(before: &[(&str, u64)], after: &[(&str, u64)], steps: usize) {
-    let sent = before.iter().zip(after).map(|((axis, before), (_, after))| (axis, after - before));
+    let sent =
+        before.iter().zip(after).map(|((axis, before), (_, after))| (axis, after.saturating_sub(*before)));
     for (axis, bytes) in sent.filter(|(_, bytes)| *bytes > 0) {
         println!("rank 0 sent {} bytes a step to other hosts along {axis}", bytes / steps as u64);
     }

@@ -83,11 +83,23 @@ impl Run {
                 format!("{batch} sequences of {data} ranks are not {parts} equal parts on each"),
                 "make --batch a multiple of --dp times --micro-batches",
             ))
+        } else if shares_tokens && tensor == 1 {
+            Some((
+                "tokens are shared by tensor ranks, and there is one".into(),
+                "give --tp, or leave --sp out",
+            ))
+        } else if self.zero != Zero::Nothing && ranks > 1 && data * context == 1 {
+            Some((
+                format!("{ranks} ranks have no parameters in common that they could share by --zero"),
+                "give --dp or --cp more than one rank, or leave --zero out",
+            ))
         } else if shares_tokens && !(self.shape.sequence / context).is_multiple_of(tensor) {
             let sequence = self.shape.sequence / context;
             Some((
-                format!("{sequence} tokens of a sequence are not shared evenly by {tensor} tensor ranks"),
-                "make --sequence a multiple of --tp",
+                format!(
+                    "{sequence} tokens of a sequence on a rank are not shared evenly by {tensor} tensor ranks"
+                ),
+                "make --sequence a multiple of --tp times --cp",
             ))
         } else {
             None
@@ -302,7 +314,7 @@ impl<'a, T: Number> Trainer<'a, T> {
         let data = whole.at(shape.sequence, &self.positions);
         let tokens = batch * shape.sequence;
 
-        let (passage, exchange) = self.exchange(&data, T::of(1.0 / tokens as f64), begun)?;
+        let (passage, mut exchange) = self.exchange(&data, T::of(1.0 / tokens as f64), begun)?;
         let place = self.mesh.place();
         let Passage { loss: own, mut idle, sent_bytes, spans: mut computed } = passage;
         // The loss is the same on all ranks of a layer: the first says it.
@@ -318,6 +330,8 @@ impl<'a, T: Number> Trainer<'a, T> {
             // Here a rank waits for the stages that are the last to end.
             idle += exchanged - summed;
             computed.push(Span::new(Activity::Idle, begun, summed, exchanged));
+        } else {
+            exchange.exposed += exchanged - summed;
         }
         let (loss, norm) = (totals[0] / tokens as f64, totals[1].sqrt());
         // Both are the same bits on all ranks, so all ranks end here or none does.
@@ -340,7 +354,7 @@ impl<'a, T: Number> Trainer<'a, T> {
         let Trainer { model, replica, pipeline, mesh, .. } = self;
         let joined = Cell::new(Duration::ZERO);
         let tensor = Tensor::new(mesh.tensor(), mesh.degrees().shares_tokens).timed(&joined);
-        let ranks = Ranks { tensor, ring: Ring::new(mesh.context(), model.shape().sequence)? };
+        let ranks = Ranks { tensor, ring: Ring::new(mesh.context(), model.shape().sequence)?.timed(&joined) };
         let tokens = [&data.tokens[..], &data.targets[..]];
         let neighbours = mesh.pipeline();
         let (model, ranks, mut passage) = (&*model, &ranks, None);

@@ -37,7 +37,7 @@ pub fn forward<T: Number>(
 ) -> Result<f64> {
     let mut largest_of: Vec<T> = logits.chunks_exact(columns.count).map(largest).collect();
     if let Some(comm) = ranks.comm() {
-        comm.all_reduce(&mut largest_of, ReduceOp::Max)?;
+        ranks.timing(|| comm.all_reduce(&mut largest_of, ReduceOp::Max))?;
     }
     let mut totals = vec![T::ZERO; 2 * targets.len()];
     let (exponentials, right) = totals.split_at_mut(targets.len());
@@ -47,7 +47,7 @@ pub fn forward<T: Number>(
         *right = columns.of(*target).map_or(T::ZERO, |column| row[column]);
     }
     if let Some(comm) = ranks.comm() {
-        comm.all_reduce(&mut totals, ReduceOp::Sum)?;
+        ranks.timing(|| comm.all_reduce(&mut totals, ReduceOp::Sum))?;
     }
     let (exponentials, right) = totals.split_at(targets.len());
     let mut loss = 0.0;

@@ -8,6 +8,9 @@
 //! same inputs give the same bits each time. A rank that is alone computes what it computes without a ring. Absent: layers
 //! that see one token at a time, which need no other rank, and the sums of the gradients of weights.
 
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
 use consort::Communicator;
 
 use super::attention::{Attention, InputGradients, Inputs, Part, Scratch};
@@ -72,6 +75,8 @@ pub struct Ring<'c> {
     /// `None` for a rank that is alone.
     comm: Option<&'c Communicator>,
     positions: Vec<usize>,
+    /// Where the time of waiting for keys is added up.
+    waited: Option<&'c Cell<Duration>>,
 }
 
 impl<T: Number> Room<T> {
@@ -95,12 +100,21 @@ impl<'c> Ring<'c> {
     /// As [`positions`].
     pub fn new(comm: Option<&'c Communicator>, sequence: usize) -> Result<Self> {
         let (rank, ranks) = comm.map_or((0, 1), |comm| (comm.rank(), comm.size()));
-        Ok(Ring { comm: comm.filter(|_| ranks > 1), positions: positions(sequence, rank, ranks)? })
+        Ok(Ring {
+            comm: comm.filter(|_| ranks > 1),
+            positions: positions(sequence, rank, ranks)?,
+            waited: None,
+        })
     }
 
     /// A rank that has whole sequences of `sequence` tokens.
     pub fn alone(sequence: usize) -> Self {
-        Ring { comm: None, positions: (0..sequence).collect() }
+        Ring { comm: None, positions: (0..sequence).collect(), waited: None }
+    }
+
+    /// The same ranks; the time in which this one does nothing but wait for keys and sums is added to `waited`.
+    pub fn timed(self, waited: &'c Cell<Duration>) -> Self {
+        Ring { waited: Some(waited), ..self }
     }
 
     /// Whether several ranks share sequences.
@@ -157,7 +171,7 @@ impl<'c> Ring<'c> {
                 effort.scores += compute();
                 break;
             }
-            effort.scores += hop(comm, here, next, compute)?;
+            effort.scores += self.hop(comm, here, next, compute)?;
             effort.sent += block;
             std::mem::swap(&mut here, &mut next);
         }
@@ -197,7 +211,7 @@ impl<'c> Ring<'c> {
             // Keys and values go on until every rank has had them; sums come from a rank that has computed before.
             let begin = if step + 1 < comm.size() { 0 } else { block };
             let end = if step > 0 { 2 * block } else { block };
-            effort.scores += hop(comm, &here[begin..end], &mut next[begin..end], || {
+            effort.scores += self.hop(comm, &here[begin..end], &mut next[begin..end], || {
                 let (part, into) = self.step(comm, step);
                 let (k, v) = here[..block].split_at(block / 2);
                 own.fill(T::ZERO);
@@ -209,7 +223,7 @@ impl<'c> Ring<'c> {
             next[block..].iter_mut().zip(&*own).for_each(|(sum, own)| *sum += *own);
             std::mem::swap(&mut here, &mut next);
         }
-        hop(comm, &here[block..], &mut next[block..], || ())?;
+        self.hop(comm, &here[block..], &mut next[block..], || ())?;
         effort.sent += block;
         let (d_k, d_v) = next[block..].split_at(block / 2);
         gradients.k.copy_from_slice(d_k);
@@ -221,6 +235,26 @@ impl<'c> Ring<'c> {
     fn ranks(&self, attention: &Attention) -> Option<&'c Communicator> {
         assert_eq!(attention.sequence, self.positions.len(), "tokens of a sequence, and their positions");
         self.comm
+    }
+
+    /// Sends `from` to the next rank of the ring and receives `to` from the one before, while `compute` goes on, which needs
+    /// nothing of what comes.
+    fn hop<T: Number, R>(
+        &self,
+        comm: &Communicator,
+        from: &[T],
+        to: &mut [T],
+        compute: impl FnOnce() -> R,
+    ) -> Result<R> {
+        let (rank, ranks) = (comm.rank(), comm.size());
+        Ok(comm.scope(|scope| {
+            let work = scope.exchange(from, (rank + 1) % ranks, to, (rank + ranks - 1) % ranks)?;
+            let computed = compute();
+            let begun = Instant::now();
+            work.wait()?;
+            self.waited.inspect(|waited| waited.set(waited.get() + begun.elapsed()));
+            Ok(computed)
+        })?)
     }
 
     /// The scores of a step, and whether they are the first of their queries.
@@ -236,19 +270,6 @@ fn place<T: Number>(inputs: Inputs<'_, T>, to: &mut [T]) {
     let (k, rest) = to.split_at_mut(inputs.k.len());
     k.copy_from_slice(inputs.k);
     rest[..inputs.v.len()].copy_from_slice(inputs.v);
-}
-
-/// Sends `from` to the next rank of the ring and receives `to` from the one before. `compute` needs nothing of what comes.
-fn hop<T: Number, R>(
-    comm: &Communicator,
-    from: &[T],
-    to: &mut [T],
-    compute: impl FnOnce() -> R,
-) -> Result<R> {
-    let (rank, ranks) = (comm.rank(), comm.size());
-    let computed = compute();
-    comm.exchange_into(from, (rank + 1) % ranks, to, (rank + ranks - 1) % ranks)?;
-    Ok(computed)
 }
 
 #[cfg(test)]

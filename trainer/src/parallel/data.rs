@@ -18,8 +18,8 @@ use crate::timeline::{Activity, Flight, Span};
 /// How an exchange of gradients went.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Exchange {
-    /// Exposed communication, and waiting for slower ranks: the time that this rank waited after its own backward, for weights of other
-    /// ranks' shares, and for the other ranks of a layer.
+    /// Exposed communication, and waiting for slower ranks: the time in which this rank did nothing but wait for sums, weights, keys
+    /// or the other ranks of a layer.
     pub exposed: Duration,
     /// Buckets whose sums were over on this rank before its backward ended.
     pub hidden: usize,

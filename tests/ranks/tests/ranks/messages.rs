@@ -147,8 +147,8 @@ fn calls_that_wait_keep_the_order_of_a_direction() {
             // Both sides are in the same order: a message that overtook another would be taken for it.
             comm.scope(|scope| {
                 scope.send(&sent[0], other)?;
-                comm.exchange_into(&sent[1], other, first, other)?;
-                scope.receive(second, other)?;
+                scope.receive(first, other)?;
+                comm.exchange_into(&sent[1], other, second, other)?;
                 if me == 0 {
                     comm.send(&sent[2], other)?;
                     comm.receive(third, other)?;
