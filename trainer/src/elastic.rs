@@ -1,7 +1,7 @@
 //! Going on without ranks that were lost.
 //!
-//! Invariant: a step changes the state only when its last all-reduce, over all ranks, is over on this rank, and that change exchanges
-//! nothing. So a rank that is left has the state after its last whole step, and ranks that are left are one step apart at the most.
+//! Invariant: a step changes the state only when its last all-reduce, over all ranks, is over on this rank, and without ZeRO that
+//! change exchanges nothing. So a rank that is left has the state after its last whole step, and ranks that are left are one step apart at the most.
 //! Where each has all parameters and moments, all take the foremost one's state; else a part of them may be gone (tensor
 //! parallelism, pipelines, ZeRO), and all take that of the newest checkpoint, or begin again. The sequences of a step stay the same, shared by those that are left.
 //! Absent: new ranks in the place of lost ones.
@@ -39,10 +39,13 @@ fn fewer(run: &Run, ranks: usize) -> Option<Run> {
     if data == 0 {
         return None;
     }
-    // As little at once as before, where the shares are even.
-    let even = |parts: &usize| run.batch.is_multiple_of(data * parts);
-    let micro_batches = (run.micro_batches..=run.batch / data).find(even).unwrap_or(1);
-    Some(Run { degrees: Degrees { data, ..run.degrees }, micro_batches, ..*run })
+    let degrees = Degrees { data, ..run.degrees };
+    // Ranks that have nothing in common any more share nothing.
+    let zero = if data * context == 1 && degrees.ranks() > 1 { Zero::Nothing } else { run.zero };
+    let given = |micro_batches| Run { degrees, zero, micro_batches, ..*run };
+    // As little at once as before, where the shares are even and the pipeline takes them.
+    let fits = |parts: &usize| given(*parts).check(degrees.ranks() as u32).is_ok();
+    Some(given((run.micro_batches..=run.batch / data).find(fits).unwrap_or(1)))
 }
 
 /// Whether ranks may go on without others after this error.
@@ -224,7 +227,8 @@ mod tests {
         assert_eq!(left(given(6, 1, 2), 5), Some((5, 1)), "shares are uneven");
         assert_eq!(left(given(2, 2, 1), 3), Some((1, 1)));
         assert_eq!(left(given(1, 2, 1), 1), None);
-        for (run, ranks) in [(given(4, 1, 3), 3), (given(6, 1, 2), 5), (given(2, 2, 1), 3)] {
+        let sharing = Run { zero: Zero::Weights, ..given(2, 2, 1) };
+        for (run, ranks) in [(given(4, 1, 3), 3), (given(6, 1, 2), 5), (given(2, 2, 1), 3), (sharing, 3)] {
             let run = fewer(&run, ranks).expect("enough");
             run.check(run.degrees.ranks() as u32).expect("a run");
         }

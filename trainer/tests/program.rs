@@ -291,6 +291,7 @@ fn line_with_all(output: &mut impl BufRead, text: &mut String, part: &str) {
 fn ranks_that_are_left_have_the_losses_of_a_run_without_failures() {
     check_losses("elastic", "--ranks 4", (1, 2));
     check_losses("elastic-tp", "--ranks 4 --tp 2 --checkpoint DIR --every 2", (1, 1));
+    check_losses("elastic-zero", "--ranks 4 --zero 3 --checkpoint DIR --every 2", (1, 2));
 }
 
 #[test]
