@@ -169,6 +169,30 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 
+    /// Saves what has been learned in a directory that all ranks reach, while training goes on, and after the last step
+    #[arg(long, value_name = "DIR")]
+    pub checkpoint: Option<PathBuf>,
+
+    /// Steps from one checkpoint to the next
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = positive, requires = "checkpoint")]
+    pub every: usize,
+
+    /// Checkpoints that are kept: the newest
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = positive, requires = "checkpoint")]
+    pub keep: usize,
+
+    /// Goes on from the newest checkpoint, on as many ranks and any mesh; begins where there is none
+    #[arg(long, requires = "checkpoint")]
+    pub resume: bool,
+
+    /// Goes on without ranks that are lost, with the state of those that are left, or of the newest checkpoint
+    #[arg(long)]
+    pub elastic: bool,
+
+    /// Where the loss of each step goes, one a line
+    #[arg(long, value_name = "FILE")]
+    pub losses: Option<PathBuf>,
+
     /// Where the picture of the losses goes
     #[arg(long, value_name = "FILE", default_value = "loss.svg")]
     pub chart: PathBuf,
@@ -192,6 +216,11 @@ pub struct Arguments {
     /// The process that started this rank
     #[arg(long, hide = true)]
     pub started_by: Option<i32>,
+}
+
+fn positive(text: &str) -> std::result::Result<usize, String> {
+    let number: usize = text.parse().map_err(|error| format!("{error}"))?;
+    if number > 0 { Ok(number) } else { Err("give 1 or more".into()) }
 }
 
 impl Arguments {
@@ -327,8 +356,17 @@ mod tests {
             let line = format!("trainer {}", line.replace(" -1", "=-1"));
             assert!(matches!(run(&line), Err(Error::Configuration { .. })), "{line}");
         }
-        assert!(Arguments::try_parse_from(["trainer", "--tp", "0"]).is_err());
-        assert!(Arguments::try_parse_from(["trainer", "--pp", "0"]).is_err());
+        for line in [
+            "--tp 0",
+            "--pp 0",
+            "--resume",
+            "--every 2",
+            "--checkpoint d --every 0",
+            "--checkpoint d --keep 0",
+        ] {
+            let line = format!("trainer {line}");
+            assert!(Arguments::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
     }
 
     #[test]

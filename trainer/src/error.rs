@@ -1,5 +1,7 @@
 //! How a run can fail. Each error says what is wrong, where, and what to do.
 
+use std::path::Path;
+
 /// The result of what can fail here.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -31,10 +33,26 @@ pub enum Error {
     File {
         /// The file.
         path: String,
-        /// `read` or `written`.
+        /// `read`, `written`, `made` or `removed`.
         verb: &'static str,
         /// What the system says.
         error: std::io::Error,
+    },
+    /// A checkpoint is not whole, or of another run.
+    #[error("{path}: {why}; {hint}")]
+    Checkpoint {
+        /// The file or directory.
+        path: String,
+        /// What is wrong with it.
+        why: String,
+        /// What to do about it.
+        hint: &'static str,
+    },
+    /// Another rank has failed, and all end alike.
+    #[error("rank {rank} could not go on with the checkpoint; it says why itself")]
+    Elsewhere {
+        /// That rank.
+        rank: u64,
     },
     /// The picture of the losses could not be drawn.
     #[error("the chart {path} could not be drawn: {why}; name another file with --chart or --timeline")]
@@ -71,6 +89,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// A file or directory that could not be read or written.
+    pub(crate) fn file(path: &Path, verb: &'static str, error: std::io::Error) -> Self {
+        Error::File { path: path.display().to_string(), verb, error }
+    }
+
     /// A configuration that does not fit.
     pub(crate) fn configuration(what: String, hint: &'static str) -> Self {
         Error::Configuration { what, hint }

@@ -50,16 +50,21 @@ struct Family {
     children: Vec<(u32, Child)>,
     /// How ranks failed, in the order in which that was seen.
     failures: Vec<String>,
+    /// Whether one of those that ended last ended well.
+    is_well: bool,
 }
 
 impl Family {
     /// Takes note of all that have ended.
     fn look(&mut self) {
-        let failures = &mut self.failures;
-        self.children.retain_mut(|(rank, child)| match child.try_wait() {
+        let Family { children, failures, is_well } = self;
+        let mut ended = Vec::new();
+        children.retain_mut(|(rank, child)| match child.try_wait() {
             Ok(None) => true,
             Ok(Some(status)) => {
-                failures.extend(verdict(*rank, status));
+                let failure = verdict(*rank, status);
+                ended.push(failure.is_none());
+                failures.extend(failure);
                 false
             }
             Err(error) => {
@@ -67,6 +72,37 @@ impl Family {
                 false
             }
         });
+        if !ended.is_empty() {
+            *is_well = ended.contains(&true);
+        }
+    }
+
+    /// Waits until the next one ends.
+    fn wait(&mut self) -> Result<()> {
+        // Returns when any child has ended, and leaves it to be waited for.
+        match waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) {
+            Ok(_) | Err(nix::Error::EINTR) => {
+                self.look();
+                Ok(())
+            }
+            Err(error) => Err(system("the ranks cannot be waited for", error)),
+        }
+    }
+
+    /// Waits for all; the failure of some is no reason to end the others.
+    fn wait_for_all(&mut self) -> Result<()> {
+        let mut said = 0;
+        while !self.children.is_empty() {
+            self.wait()?;
+            for failure in self.failures.iter().skip(said).filter(|_| !self.children.is_empty()) {
+                eprintln!("consort-trainer: {failure}; the others may go on");
+            }
+            said = self.failures.len();
+        }
+        match self.failures.first() {
+            Some(first) if !self.is_well => Err(failed(first.clone())),
+            _ => Ok(()),
+        }
     }
 
     /// The ranks that had to be killed.
@@ -87,15 +123,16 @@ impl Drop for Family {
     }
 }
 
-/// Runs `ranks` processes of this program with its own arguments, and waits for them.
+/// Runs `ranks` processes of this program with its own arguments, and waits for them. The first failure ends all of them, unless
+/// they are `elastic`: then the run has ended well if the last one has.
 ///
 /// # Errors
 /// [`Error::Launch`] with the first rank that failed.
-pub fn run(ranks: u32) -> Result<()> {
+pub fn run(ranks: u32, elastic: bool) -> Result<()> {
     let program =
         std::env::current_exe().map_err(|error| system("this program does not find itself", error))?;
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let mut family = Family { children: Vec::new(), failures: Vec::new() };
+    let mut family = Family { children: Vec::new(), failures: Vec::new(), is_well: false };
     let own = getpid();
     for rank in 0..ranks {
         let child = Command::new(&program)
@@ -107,17 +144,17 @@ pub fn run(ranks: u32) -> Result<()> {
             .env("CONSORT_LOCAL_SIZE", ranks.to_string())
             .env("CONSORT_JOB", format!("trainer-{own}"))
             .stdin(Stdio::null())
-            .stdout(if rank == 0 { Stdio::inherit() } else { Stdio::null() })
+            // Any of them can become the first.
+            .stdout(if rank == 0 || elastic { Stdio::inherit() } else { Stdio::null() })
             .spawn()
             .map_err(|error| system(&format!("rank {rank} cannot be started"), error))?;
         family.children.push((rank, child));
     }
+    if elastic {
+        return family.wait_for_all();
+    }
     while !family.children.is_empty() && family.failures.is_empty() {
-        // Returns when any child has ended, and leaves it to be waited for.
-        match waitid(Id::All, WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) {
-            Ok(_) | Err(nix::Error::EINTR) => family.look(),
-            Err(error) => return Err(system("the ranks cannot be waited for", error)),
-        }
+        family.wait()?;
     }
     let deadline = Instant::now() + GRACE;
     while !family.children.is_empty() && Instant::now() < deadline {
@@ -163,7 +200,7 @@ mod tests {
     #[test]
     fn a_family_that_is_dropped_leaves_no_process() {
         let sleep = || Command::new("sleep").arg("1000").spawn().unwrap();
-        let family = Family { children: vec![(0, sleep()), (1, sleep())], failures: vec![] };
+        let family = Family { children: vec![(0, sleep()), (1, sleep())], failures: vec![], is_well: false };
         let ids: Vec<u32> = family.children.iter().map(|(_, child)| child.id()).collect();
         drop(family);
         for id in ids {

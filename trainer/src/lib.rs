@@ -34,7 +34,9 @@
 pub mod arguments;
 pub mod bfloat16;
 pub mod chart;
+pub mod checkpoint;
 pub mod config;
+pub mod elastic;
 pub mod error;
 pub mod launch;
 pub mod layers;

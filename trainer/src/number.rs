@@ -53,6 +53,35 @@ pub trait Number:
 
     /// The bfloat16 nearest to this number; of `f64`, to the `f32` nearest to it.
     fn bfloat16(self) -> Self;
+
+    /// Its name in files.
+    const NAME: &str;
+
+    /// Writes its bits to as many bytes as it has, the lowest first.
+    ///
+    /// # Panics
+    /// If there are more or fewer bytes.
+    fn put(self, bytes: &mut [u8]);
+
+    /// The number that [`Number::put`] wrote.
+    ///
+    /// # Panics
+    /// If there are more or fewer bytes.
+    fn get(bytes: &[u8]) -> Self;
+}
+
+macro_rules! bytes {
+    ($name:literal) => {
+        const NAME: &str = $name;
+
+        fn put(self, bytes: &mut [u8]) {
+            bytes.copy_from_slice(&self.to_le_bytes());
+        }
+
+        fn get(bytes: &[u8]) -> Self {
+            Self::from_le_bytes(bytes.try_into().expect("as many bytes as a number has"))
+        }
+    };
 }
 
 impl Number for f64 {
@@ -83,6 +112,8 @@ impl Number for f64 {
     fn bfloat16(self) -> Self {
         f64::from((self as f32).bfloat16())
     }
+
+    bytes!("F64");
 }
 
 impl Number for f32 {
@@ -130,6 +161,8 @@ impl Number for f32 {
     fn bfloat16(self) -> Self {
         f32::from_bits(rounded_bits(self) & 0xffff_0000)
     }
+
+    bytes!("F32");
 }
 
 /// The partial sums of a sum.

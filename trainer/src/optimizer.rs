@@ -79,6 +79,13 @@ impl Share {
         let clip = |at: usize| at.clamp(share.start, share.end) - share.start;
         clip(place.start)..clip(place.end)
     }
+
+    /// The same elements, counted from the first of the parameter.
+    pub fn elements(&self, layout: &Layout, id: ParameterId) -> Range<usize> {
+        let (place, share) = (layout.range(id), self.of(layout.bucket_elements(layout.bucket(id))));
+        let clip = |at: usize| at.clamp(place.start, place.end) - place.start;
+        clip(share.start)..clip(share.end)
+    }
 }
 
 /// The square of the norm of a share of the gradient; `of` gives the share's elements of a bucket. The sum over all shares, and over
@@ -137,6 +144,17 @@ impl<T: Number> Moments<T> {
     pub fn new(layout: &Layout, share: Share) -> Result<Self> {
         let zeros = || Values::shares(layout, share.ranks);
         Ok(Moments { share, mean: zeros()?, square: zeros()?, steps: 0 })
+    }
+
+    /// The means of gradients and of their squares.
+    pub fn values(&self) -> [&Values<T>; 2] {
+        [&self.mean, &self.square]
+    }
+
+    /// Both, after `steps` steps that another run has taken, to be filled with its values.
+    pub fn resume(&mut self, steps: usize) -> [&mut Values<T>; 2] {
+        self.steps = i32::try_from(steps).unwrap_or(i32::MAX);
+        [&mut self.mean, &mut self.square]
     }
 
     /// The memory of both.

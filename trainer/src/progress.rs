@@ -25,10 +25,9 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Of a run of `steps` steps. What is not shown draws nothing.
-    pub fn new(steps: usize, shown: bool) -> Self {
-        let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        let bar = ProgressBar::with_draw_target(Some(steps as u64), target);
+    /// Of a run of `steps` steps.
+    pub fn new(steps: usize) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(steps as u64), ProgressDrawTarget::hidden());
         let style = ProgressStyle::with_template("[{bar:24}] {pos}/{len}  {msg}  {eta} left");
         bar.set_style(style.expect("the template is right").progress_chars("##."));
         Progress {
@@ -42,6 +41,14 @@ impl Progress {
             in_steps: Duration::ZERO,
             loss: None,
         }
+    }
+
+    /// It goes on after `done` steps. What is not shown draws nothing.
+    pub fn go_on(&mut self, done: usize, shown: bool) {
+        let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        self.bar.set_draw_target(target);
+        self.bar.set_position(done as u64);
+        self.done = done;
     }
 
     /// A step was taken. Returns a line for people, ten of them in a run, where there is no bar.
@@ -92,7 +99,7 @@ mod tests {
 
     #[test]
     fn ten_lines_are_written_where_there_is_no_bar() {
-        let mut progress = Progress::new(35, false);
+        let mut progress = Progress::new(35);
         let exchange = Exchange { exposed: Duration::from_millis(1), ..Exchange::default() };
         let now = Instant::now();
         let computed = [Span::new(Activity::Forward, now, now, now); 3];

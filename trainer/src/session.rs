@@ -1,11 +1,14 @@
 //! A rank from its arguments to the sample: what the program does between the command line and the exit status.
 
 use std::path::Path;
+use std::time::Instant;
 
-use consort::{Communicator, Launch};
+use consort::{Communicator, Launch, Rank, ReduceOp};
 
 use crate::arguments::{Arguments, Precision};
 use crate::chart::{Losses, draw, draw_step};
+use crate::checkpoint::Checkpoints;
+use crate::elastic::{self, Source};
 use crate::error::{Error, Result};
 use crate::launch;
 use crate::model::Model;
@@ -14,8 +17,8 @@ use crate::parallel::replica::Memory;
 use crate::progress::Progress;
 use crate::sample::{Drawing, write};
 use crate::text::{Text, shown};
-use crate::timeline::gather;
-use crate::train::{Run, Trainer};
+use crate::timeline::{Span, gather};
+use crate::train::{Kept, Run, Trainer};
 
 /// Trains: alone, as a rank of a job, or by starting ranks.
 ///
@@ -41,20 +44,21 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Some(path) => Text::read(path, run.shape.sequence)?,
         None => Text::bundled(run.shape.sequence)?,
     };
-    for (file, option) in [(&arguments.chart, "--chart"), (&arguments.timeline, "--timeline")] {
-        check_place(file, option)?;
+    let files = [(Some(&arguments.chart), "--chart"), (Some(&arguments.timeline), "--timeline")];
+    for (file, option) in files.into_iter().chain([(arguments.losses.as_ref(), "--losses")]) {
+        file.map_or(Ok(()), |file| check_place(file, option))?;
     }
     if job.is_none() && arguments.ranks > 1 {
-        return launch::run(arguments.ranks);
+        return launch::run(arguments.ranks, arguments.elastic);
     }
     let comm = job.is_some().then(Communicator::from_launcher).transpose()?;
     match arguments.precision {
-        Precision::F32 | Precision::Bf16 => train::<f32>(arguments, run, &text, comm.as_ref()),
-        Precision::F64 => train::<f64>(arguments, run, &text, comm.as_ref()),
+        Precision::F32 | Precision::Bf16 => train::<f32>(arguments, run, &text, comm),
+        Precision::F64 => train::<f64>(arguments, run, &text, comm),
     }
 }
 
-/// Whether a picture can be expected to find its place: after the last step it would be late to say that it does not.
+/// Whether a file can be expected to find its place: after the last step it would be late to say that it does not.
 fn check_place(file: &Path, option: &'static str) -> Result<()> {
     let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if directory.is_dir() && !file.is_dir() {
@@ -66,6 +70,143 @@ fn check_place(file: &Path, option: &'static str) -> Result<()> {
     ))
 }
 
+/// What a run has come to, whichever ranks it is on.
+struct Course<T: Number> {
+    /// The steps before it, which the checkpoint has that it went on from.
+    taken: usize,
+    losses: Vec<f64>,
+    progress: Progress,
+    /// The state that an earlier trainer has left, if its ranks have lost some.
+    kept: Option<Kept<T>>,
+    /// Those that were lost, and when that was seen.
+    lost: Option<(Vec<Rank>, Instant)>,
+}
+
+/// What a rank did in its last step.
+#[derive(Default)]
+struct Last {
+    spans: Vec<Span>,
+    /// The bytes that it sent to exchange gradients and weights.
+    sent: usize,
+    /// The bytes that it sent to its neighbours in the pipeline.
+    sent_rows: usize,
+}
+
+/// The elements of the whole model.
+fn parameters<T: Number>(trainer: &Trainer<'_, T>) -> Result<usize> {
+    let run = trainer.run();
+    Ok(Model::<T>::new(run.shape, run.bucket_bytes)?.layout().elements())
+}
+
+/// Begins, or goes on from the newest checkpoint.
+fn begin<T: Number>(
+    arguments: &Arguments,
+    trainer: &mut Trainer<'_, T>,
+    checkpoints: Option<&Checkpoints>,
+) -> Result<()> {
+    let (Some(directory), Some(checkpoints)) = (&arguments.checkpoint, checkpoints) else { return Ok(()) };
+    let world = trainer.mesh().world();
+    let newest = checkpoints.newest(world)?;
+    let shown = directory.display();
+    match newest {
+        Some(step) if !arguments.resume => {
+            return Err(Error::configuration(
+                format!("{shown} has checkpoints, the newest of step {step}"),
+                "give --resume to go on from it, or name another directory",
+            ));
+        }
+        Some(step) if step >= arguments.steps => {
+            return Err(Error::configuration(
+                format!(
+                    "the newest checkpoint of {shown} is of step {step}, and --steps is {}",
+                    arguments.steps
+                ),
+                "give more --steps",
+            ));
+        }
+        Some(step) => checkpoints.load(trainer, step)?,
+        None => {}
+    }
+    if is_first(world) && arguments.resume {
+        match newest {
+            Some(step) => println!("goes on from the checkpoint of step {step} in {shown}"),
+            None => println!("begins, as there is no checkpoint in {shown}"),
+        }
+    }
+    Ok(())
+}
+
+fn is_first(world: Option<&Communicator>) -> bool {
+    world.is_none_or(|world| world.rank() == 0)
+}
+
+/// Goes on with what ranks that are left have.
+fn go_on<T: Number>(
+    trainer: &mut Trainer<'_, T>,
+    checkpoints: Option<&Checkpoints>,
+    course: &mut Course<T>,
+) -> Result<()> {
+    let source = elastic::restore(trainer, course.kept.as_ref(), checkpoints)?;
+    let (world, steps) = (trainer.mesh().world(), trainer.steps());
+    course.taken = course.taken.min(steps);
+    let count = steps - course.taken;
+    course.losses.truncate(count);
+    if let (Some(world), true) = (world, count > 0) {
+        // A rank that had not seen the end of the last step does not know its loss.
+        let known = (course.losses.len() == count).then(|| course.losses[count - 1]);
+        let mut last = [known.unwrap_or(f64::NEG_INFINITY)];
+        world.all_reduce(&mut last, ReduceOp::Max)?;
+        course.losses.resize(count, last[0]);
+    }
+    if let Some((lost, seen)) = course.lost.take()
+        && is_first(world)
+    {
+        let from = match source {
+            Source::Memory => "with what they have",
+            Source::Checkpoint => "from the checkpoint",
+            Source::Beginning => "from the beginning",
+        };
+        let (ranks, seconds) = (world.map_or(1, Communicator::size), seen.elapsed().as_secs_f64());
+        println!("lost ranks {lost:?}; {ranks} go on after step {steps}, {from}, {seconds:.3} s later");
+    }
+    Ok(())
+}
+
+/// Trains with these ranks, to the end or until they fail.
+fn attempt<T: Number>(
+    arguments: &Arguments,
+    run: Run,
+    text: &Text,
+    comm: Option<&Communicator>,
+    course: &mut Course<T>,
+) -> Result<()> {
+    let mut trainer = Trainer::<T>::new(run, text, comm)?;
+    let open = |directory| Checkpoints::open(directory, arguments.every, arguments.keep, comm);
+    let mut checkpoints = arguments.checkpoint.as_deref().map(open).transpose()?;
+    if course.lost.is_some() {
+        go_on(&mut trainer, checkpoints.as_ref(), course)?;
+    } else {
+        begin(arguments, &mut trainer, checkpoints.as_ref())?;
+        course.taken = trainer.steps();
+        let parameters = parameters(&trainer)?;
+        if is_first(comm) {
+            println!(
+                "{parameters} parameters, on rank 0 {} in {} buckets, {} tokens of text, {} a step, {} ranks",
+                trainer.model().layout().elements(),
+                trainer.model().layout().buckets(),
+                text.training_tokens(),
+                run.batch * run.shape.sequence,
+                comm.map_or(1, Communicator::size)
+            );
+        }
+    }
+    course.progress.go_on(trainer.steps(), is_first(comm));
+    let ended = steps(arguments, &mut trainer, checkpoints.as_mut(), course)
+        .and_then(|last| report(arguments, &mut trainer, &last, course));
+    course.kept = trainer.keep();
+    ended
+}
+
 /// What a rank sent to other hosts in `steps` steps, if it did.
 fn say_carried(before: &[(&str, u64)], after: &[(&str, u64)], steps: usize) {
     let sent =
@@ -75,67 +216,113 @@ fn say_carried(before: &[(&str, u64)], after: &[(&str, u64)], steps: usize) {
     }
 }
 
-fn train<T: Number>(arguments: &Arguments, run: Run, text: &Text, comm: Option<&Communicator>) -> Result<()> {
-    let is_first = comm.is_none_or(|comm| comm.rank() == 0);
-    let mut trainer = Trainer::<T>::new(run, text, comm)?;
-    let parameters = Model::<T>::new(run.shape, run.bucket_bytes)?.layout().elements();
-    if is_first {
-        println!(
-            "{parameters} parameters, on rank 0 {} in {} buckets, {} tokens of text, {} a step, {} ranks",
-            trainer.model().layout().elements(),
-            trainer.model().layout().buckets(),
-            text.training_tokens(),
-            run.batch * run.shape.sequence,
-            comm.map_or(1, Communicator::size)
-        );
-    }
-    let mut progress = Progress::new(arguments.steps, is_first);
-    let before = trainer.mesh().carried()?;
-    let mut losses = Vec::new();
-    let (mut spans, mut sent, mut sent_bytes) = (Vec::new(), 0, 0);
-    for number in 1..=arguments.steps {
-        if let Some(comm) = comm.filter(|_| number == arguments.steps) {
+/// Takes the steps that are left, and returns what this rank did in the last one.
+fn steps<T: Number>(
+    arguments: &Arguments,
+    trainer: &mut Trainer<'_, T>,
+    mut checkpoints: Option<&mut Checkpoints>,
+    course: &mut Course<T>,
+) -> Result<Last> {
+    let (world, before, begun) = (trainer.mesh().world(), trainer.mesh().carried()?, trainer.steps());
+    let mut last = Last::default();
+    for number in begun + 1..=arguments.steps {
+        if let Some(comm) = world.filter(|_| number == arguments.steps) {
             // The last step is drawn: ranks begin it together.
             comm.barrier()?;
         }
         let step = trainer.step()?;
-        losses.push(step.loss);
-        (spans, sent, sent_bytes) = (step.spans(), step.exchange.sent, step.sent_bytes);
-        let line = progress.step(&step);
-        if let Some(line) = line.filter(|_| is_first) {
+        course.losses.push(step.loss);
+        last = Last { spans: step.spans(), sent: step.exchange.sent, sent_rows: step.sent_bytes };
+        let line = course.progress.step(&step);
+        if let Some(line) = line.filter(|_| is_first(world)) {
             println!("{line}");
         }
+        if let Some(checkpoints) = &mut checkpoints {
+            checkpoints.step(trainer)?;
+        }
     }
-    progress.end();
-    if is_first {
-        say_carried(&before, &trainer.mesh().carried()?, arguments.steps);
+    course.progress.end();
+    if is_first(world) && arguments.steps > begun {
+        say_carried(&before, &trainer.mesh().carried()?, arguments.steps - begun);
     }
-    let ranks = gather(comm, &spans)?;
+    if let Some(checkpoints) = checkpoints {
+        checkpoints.end(trainer)?;
+    }
+    Ok(last)
+}
+
+/// What the first rank says and draws at the end.
+fn report<T: Number>(
+    arguments: &Arguments,
+    trainer: &mut Trainer<'_, T>,
+    last: &Last,
+    course: &Course<T>,
+) -> Result<()> {
+    let world = trainer.mesh().world();
+    // Ranks that were left after the last step have not taken it together.
+    let ranks = if last.spans.is_empty() { Vec::new() } else { gather(world, &last.spans)? };
     let Memory { weights, gradients, moments } = trainer.memory();
     let Some(whole) = trainer.whole()? else { return Ok(()) };
-    let [weights, gradients, moments, sent] = [weights, gradients, moments, sent].map(|bytes| bytes / 1024);
+    let [weights, gradients, moments, sent] =
+        [weights, gradients, moments, last.sent].map(|bytes| bytes / 1024);
     println!(
         "rank 0: {weights} KiB of weights, {gradients} KiB of gradients, {moments} KiB of moments; exchanges of {sent} KiB a step"
     );
-    let held_out = whole.held_out_loss(text)?;
+    let held_out = whole.held_out_loss(trainer.text())?;
     println!(
         "after {} steps: loss {:.3} nats a byte, {held_out:.3} on text that was held out",
         arguments.steps,
-        progress.loss()
+        course.progress.loss()
     );
-    if run.degrees.pipeline > 1 {
-        println!("rank 0 sent {sent_bytes} bytes a step to its neighbours in the pipeline");
+    if trainer.run().degrees.pipeline > 1 {
+        println!("rank 0 sent {} bytes a step to its neighbours in the pipeline", last.sent_rows);
     }
-    let title = format!("{parameters} parameters, {} ranks", comm.map_or(1, Communicator::size));
-    draw(&arguments.chart, &Losses { steps: &losses, held_out, title: &title })?;
-    draw_step(&arguments.timeline, &ranks)?;
+    let since = if course.taken > 0 { format!(", after step {}", course.taken) } else { String::new() };
+    let parameters = parameters(trainer)?;
+    let title = format!("{parameters} parameters, {} ranks{since}", world.map_or(1, Communicator::size));
+    draw(&arguments.chart, &Losses { steps: &course.losses, held_out, title: &title })?;
+    if let Some(file) = &arguments.losses {
+        let lines: String = course.losses.iter().map(|loss| format!("{loss:?}\n")).collect();
+        std::fs::write(file, lines).map_err(|error| Error::file(file, "written", error))?;
+    }
+    if !ranks.is_empty() {
+        draw_step(&arguments.timeline, &ranks)?;
+    }
     println!("charts: {}, {}", arguments.chart.display(), arguments.timeline.display());
     if arguments.sample > 0 {
         let prompt: Vec<u32> = arguments.prompt.bytes().map(u32::from).collect();
-        let drawing =
-            Drawing { tokens: arguments.sample, temperature: arguments.temperature, seed: run.seed };
+        let seed = trainer.run().seed;
+        let drawing = Drawing { tokens: arguments.sample, temperature: arguments.temperature, seed };
         let written = write(&whole, &prompt, drawing)?;
         println!("\n{}{}", arguments.prompt, shown(&written));
     }
     Ok(())
+}
+
+fn train<T: Number>(
+    arguments: &Arguments,
+    mut run: Run,
+    text: &Text,
+    mut comm: Option<Communicator>,
+) -> Result<()> {
+    let progress = Progress::new(arguments.steps);
+    let mut course = Course::<T> { taken: 0, losses: Vec::new(), progress, kept: None, lost: None };
+    loop {
+        let ended = attempt(arguments, run, text, comm.as_ref(), &mut course);
+        let error = match (ended, &comm) {
+            (Err(error), Some(_)) if arguments.elastic && elastic::is_loss(&error) => error,
+            (ended, _) => return ended,
+        };
+        let (seen, rank) = (Instant::now(), comm.as_ref().map_or(0, Communicator::rank));
+        eprintln!("consort-trainer: rank {rank} has to go on without others: {error}");
+        let world = comm.as_ref().expect("a rank that has lost others");
+        let Some(left) = elastic::survivors(world, &run)? else {
+            eprintln!(
+                "consort-trainer: rank {rank} leaves: those that are left are more than can share the work"
+            );
+            return Ok(());
+        };
+        course.lost = Some((left.lost, seen));
+        (run, comm) = (left.run, Some(left.comm));
+    }
 }

@@ -83,6 +83,14 @@ impl Text {
         Ok(Text { training: training.to_vec(), held_out: held_out.to_vec() })
     }
 
+    /// A number that another text hardly has, and every machine has for this one.
+    pub fn checksum(&self) -> u32 {
+        let mut sum = adler2::Adler32::new();
+        let all = self.training.iter().chain(&self.held_out);
+        all.for_each(|token| sum.write_slice(&token.to_le_bytes()));
+        sum.checksum()
+    }
+
     /// Tokens to train on.
     pub fn training_tokens(&self) -> usize {
         self.training.len()

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use consort::{Communicator, ReduceOp};
@@ -11,13 +12,13 @@ use crate::layers::ring::{Ring, positions};
 use crate::mesh::{Degrees, Mesh};
 use crate::model::{Cut, Model, Ranks, Shape};
 use crate::number::Number;
-use crate::optimizer::{AdamW, Schedule, Share, clipping};
+use crate::optimizer::{AdamW, Moments, Schedule, Share, clipping};
 use crate::parallel::data::{Exchange, share};
 use crate::parallel::pipeline::{Order, Passage, Pipeline, Plan, Through};
-use crate::parallel::replica::{Gathered, Memory, Replica};
+use crate::parallel::replica::{Gathered, Memory, Replica, STATE};
 use crate::parallel::whole::gather;
 use crate::parallel::zero::Zero;
-use crate::parameters::{Gradients, Present, Values, Weights};
+use crate::parameters::{Gradients, Layout, Parameter, Present, Shared, Values, Weights};
 use crate::products::Products;
 use crate::ranks::Tensor;
 use crate::text::{Batch, Text};
@@ -181,7 +182,7 @@ pub struct Trainer<'a, T: Number> {
     model: Model<T>,
     replica: Replica<T>,
     /// This rank's sequences of each batch.
-    share: std::ops::Range<usize>,
+    share: Range<usize>,
     /// Its tokens of each sequence.
     positions: Vec<usize>,
     pipeline: Pipeline<T>,
@@ -251,6 +252,54 @@ impl<'a, T: Number> Trainer<'a, T> {
     /// What parameters, gradients and moments take of this rank's memory.
     pub fn memory(&self) -> Memory {
         self.replica.memory()
+    }
+
+    /// What all ranks of the run have alike.
+    pub fn run(&self) -> &Run {
+        &self.run
+    }
+
+    /// What it is trained on.
+    pub fn text(&self) -> &'a Text {
+        self.text
+    }
+
+    /// The steps that were taken.
+    pub fn steps(&self) -> usize {
+        self.steps
+    }
+
+    /// Shows `each` what of the state between two steps this rank saves: the [state](STATE)'s name, the parameter, which of the
+    /// elements that this rank has of it, and these. Together all ranks show every element of the whole model once.
+    ///
+    /// # Errors
+    /// [`Error::Library`] where weights were still on their way.
+    pub fn state(
+        &mut self,
+        mut each: impl FnMut(&'static str, &Parameter, Range<usize>, &[T]),
+    ) -> Result<()> {
+        let is_first = self.mesh.place().tensor == 0;
+        self.replica.state(self.model.layout(), |state, parameter, elements, values| {
+            // What tensor ranks all have is their first's.
+            if is_first || parameter.shared == Shared::Split {
+                each(state, parameter, elements, values);
+            }
+        })
+    }
+
+    /// Goes on after `steps` steps that this run or another one has taken, with what `fill` writes of each parameter: it is
+    /// given the [state](STATE)'s name, the parameter, which of the elements that this rank has of it are wanted, and their place.
+    ///
+    /// # Errors
+    /// What `fill` ends with, and [`Error::Library`]: the trainer is of no use then.
+    pub fn resume(
+        &mut self,
+        steps: usize,
+        fill: impl FnMut(&'static str, &Parameter, Range<usize>, &mut [T]) -> Result<()>,
+    ) -> Result<()> {
+        self.replica.resume(self.model.layout(), steps, fill)?;
+        self.steps = steps;
+        Ok(())
     }
 
     /// Takes the next step.
@@ -323,6 +372,13 @@ impl<'a, T: Number> Trainer<'a, T> {
         Ok((passage.expect("it was run"), exchange))
     }
 
+    /// What is left of it when its ranks cannot go on together; `None` where a rank has its share alone.
+    pub fn keep(self) -> Option<Kept<T>> {
+        let layout = self.model.layout().clone();
+        let (weights, moments) = self.replica.into_all()?;
+        Some(Kept { layout, weights, moments, steps: self.steps })
+    }
+
     /// The whole model with all of its parameters, on rank 0. All ranks call it.
     ///
     /// # Errors
@@ -333,6 +389,33 @@ impl<'a, T: Number> Trainer<'a, T> {
         let own = self.replica.weights(self.mesh.replicas(), self.model.layout())?;
         let weights = gather(&self.mesh, self.model.layout(), &own, model.layout())?;
         Ok(weights.map(|weights| Whole { model, weights }))
+    }
+}
+
+/// A trainer's state after its last whole step, without its ranks.
+pub struct Kept<T: Number> {
+    layout: Layout,
+    weights: Values<T>,
+    moments: Moments<T>,
+    steps: usize,
+}
+
+impl<T: Number> Kept<T> {
+    /// The steps that were taken.
+    pub fn steps(&self) -> usize {
+        self.steps
+    }
+
+    /// The state `state`, by the names in [`STATE`], of the parameter with this name.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn of(&self, state: &str, name: &str) -> &[T] {
+        let [mean, square] = self.moments.values();
+        let mut all = STATE.into_iter().zip([&self.weights, mean, square]);
+        let (_, values) = all.find(|(name, _)| *name == state).expect("a state of a trainer");
+        let mut named = self.layout.parameters().filter(|(_, parameter)| parameter.name == name);
+        values.of(&self.layout, named.next().expect("a parameter of the model").0)
     }
 }
 

@@ -1,8 +1,11 @@
 //! The program itself: what it prints and leaves, alone and as processes, and how it ends when a rank is killed.
 
 use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use consort_trainer::random::Random;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -92,9 +95,7 @@ fn check_killed(options: &str) {
     // It comes when all ranks have joined.
     output.read_line(&mut line).expect("a line");
     assert!(line.contains("3 ranks"), "{line}");
-    let id = parent.id();
-    let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).expect("children");
-    let children: Vec<i32> = children.split_whitespace().map(|id| id.parse().expect("an id")).collect();
+    let children = children(&parent);
     assert_eq!(children.len(), 3, "{children:?}");
     kill(Pid::from_raw(children[1]), Signal::SIGKILL).expect("rank 1 runs");
     let status = parent.wait().expect("it ends");
@@ -114,6 +115,214 @@ fn check_killed(options: &str) {
     for child in children {
         assert!(!std::path::Path::new(&format!("/proc/{child}/cwd")).exists(), "process {child} is left");
     }
+}
+
+/// The processes that it has started.
+fn children(parent: &Child) -> Vec<i32> {
+    let id = parent.id();
+    let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).expect("children");
+    children.split_whitespace().map(|id| id.parse().expect("an id")).collect()
+}
+
+/// A directory that is not there.
+fn scratch(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    drop(std::fs::remove_dir_all(&path));
+    path
+}
+
+/// Random numbers of a seed that is new each time, and is said.
+fn random(name: &str) -> Random {
+    let seed = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_nanos() as u64;
+    println!("{name}: seed {seed}");
+    Random::new(seed, name)
+}
+
+/// Its next line that has `part`.
+fn line_with(output: &mut impl BufRead, part: &str) -> String {
+    let mut line = String::new();
+    while !line.contains(part) {
+        line.clear();
+        assert!(output.read_line(&mut line).expect("a line") > 0, "it ended before {part}");
+    }
+    line
+}
+
+/// Starts it with pipes, and waits for a line.
+fn started(arguments: &str, part: &str) -> (Child, BufReader<std::process::ChildStdout>, String) {
+    let mut child =
+        trainer(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program");
+    let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
+    let line = line_with(&mut output, part);
+    (child, output, line)
+}
+
+/// The process that started the ranks is killed, and all of them with it, wherever they are in writing.
+#[test]
+fn what_is_killed_goes_on_from_a_whole_checkpoint() {
+    let (directory, random) = (scratch("killed"), random("what_is_killed_goes_on_from_a_whole_checkpoint"));
+    let shown = directory.display();
+    let line =
+        format!("--ranks 2 --steps 1000000000 --checkpoint {shown} --every 1 --resume --chart unused.svg");
+    let mut last = 0;
+    for round in 0..6 {
+        let (mut parent, _output, said) = started(&line, if round == 0 { "begins" } else { "goes on" });
+        if round > 0 {
+            let step = said.split("step ").nth(1).and_then(|rest| rest.split(' ').next());
+            let step: u64 = step.expect("a step").parse().expect("a number");
+            assert!(step >= last, "{step} after {last}");
+            last = step;
+        }
+        // The first one is waited for; then any moment will do.
+        while !std::fs::read_dir(&directory).expect("a directory").flatten().any(|entry| {
+            entry
+                .file_name()
+                .to_str()
+                .is_some_and(|name| name.starts_with("step-") && !name.ends_with(".tmp"))
+        }) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_micros(random.below(round, 60_000) as u64));
+        let ranks = children(&parent);
+        parent.kill().expect("it runs");
+        parent.wait().expect("it ends");
+        while ranks.iter().any(|rank| Path::new(&format!("/proc/{rank}/cwd")).exists()) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    assert!(last > 0, "steps were taken");
+    drop(std::fs::remove_dir_all(&directory));
+}
+
+#[test]
+fn a_run_goes_on_from_its_checkpoint_and_only_where_that_is_asked_for() {
+    let directory = scratch("resumed");
+    let given = |more: &str| format!("--checkpoint {} {more}", directory.display());
+    let whole = run("whole", "--steps 12 --ranks 2").0;
+    let said = |output: &Output| {
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        text
+    };
+    said(&run("first", &given("--steps 12 --ranks 2 --resume --every 7")).0);
+    std::fs::remove_dir_all(directory.join("step-00000012")).expect("the last one");
+    let second = said(&run("second", &given("--steps 12 --resume --ranks 2")).0);
+    assert!(second.contains("goes on from the checkpoint of step 7"), "{second}");
+    // The mean loss is of other steps; what it has learned is the same.
+    let learned = |text: &str| {
+        let (_, rest) = text.split_once("nats a byte, ").expect("the result");
+        let (held_out, rest) = rest.split_once("charts").expect("the charts");
+        (held_out.to_owned(), rest.split_once("\n\n").expect("the sample").1.to_owned())
+    };
+    assert_eq!(learned(&second), learned(&said(&whole)));
+    for (more, why) in [
+        ("--steps 20", "give --resume to go on from it"),
+        ("--steps 12 --resume", "give more --steps"),
+        ("--steps 20 --resume --seed 2", "its seed is 1, and this run's is 2"),
+    ] {
+        let (output, _) = run("refused", &given(more));
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && errors.contains(why), "{errors}");
+    }
+    drop(std::fs::remove_dir_all(&directory));
+}
+
+/// The losses that a run has written.
+fn losses(file: &Path) -> Vec<f64> {
+    let text = std::fs::read_to_string(file).expect("losses");
+    drop(std::fs::remove_file(file));
+    text.lines().map(|line| line.parse().expect("a number")).collect()
+}
+
+/// Runs `options` undisturbed on one rank, and then `rounds` times on several, and kills one of them at some moment of its
+/// steps, again and again as long as `more` are left.
+fn check_losses(name: &str, options: &str, (rounds, kills): (u64, usize)) {
+    let (file, random, directory) = (chart(&format!("{name}-losses")), random(name), scratch(name));
+    let all = format!("--steps 40 --batch 12 --elastic --losses {} --sample 0", file.display());
+    let (output, _) = run(name, &all);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let expected = losses(&file);
+    assert_eq!(expected.len(), 40);
+    for round in 0..rounds {
+        let pictures = [chart(&format!("{name}-a")), chart(&format!("{name}-b"))];
+        let [losses_picture, step] = pictures.each_ref().map(|picture| picture.display());
+        let line = format!("{all} {options} --chart {losses_picture} --timeline {step}");
+        let line = line.replace("DIR", &directory.display().to_string());
+        let (mut parent, mut output, _) = started(&line, "parameters, on rank 0");
+        let mut text = String::new();
+        for kill_number in 0..kills {
+            // One of ten lines, and a moment after it.
+            let number = round * 10 + kill_number as u64;
+            let until = kill_number * 4 + random.below(3 * number, 3);
+            while text.lines().filter(|line| line.starts_with("step ")).count() < until {
+                assert!(output.read_line(&mut text).expect("a line") > 0, "{text}");
+            }
+            std::thread::sleep(Duration::from_micros(random.below(3 * number + 1, 3000) as u64));
+            let mut alive = children(&parent);
+            alive.retain(|rank| Path::new(&format!("/proc/{rank}/cwd")).exists());
+            let victim = alive[random.below(3 * number + 2, alive.len())];
+            kill(Pid::from_raw(victim), Signal::SIGKILL).expect("it runs");
+            line_with_all(&mut output, &mut text, "lost ranks");
+        }
+        output.read_to_string(&mut text).expect("text");
+        let mut errors = String::new();
+        parent.stderr.take().expect("a pipe").read_to_string(&mut errors).expect("text");
+        assert!(parent.wait().expect("it ends").success(), "{text}{errors}");
+        text.lines().filter(|line| line.contains("lost ranks")).for_each(|line| println!("{line}"));
+        let found = losses(&file);
+        assert_eq!(found.len(), expected.len(), "{text}{errors}");
+        for (step, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            assert!((found / expected - 1.0).abs() < 1e-12, "{step}: {found} {expected}\n{text}{errors}");
+        }
+        pictures.iter().for_each(|picture| drop(std::fs::remove_file(picture)));
+        drop(std::fs::remove_dir_all(&directory));
+    }
+}
+
+/// Reads on to a line with `part`.
+fn line_with_all(output: &mut impl BufRead, text: &mut String, part: &str) {
+    let before = text.len();
+    while !text[before..].contains(part) {
+        assert!(output.read_line(text).expect("a line") > 0, "it ended before {part}: {text}");
+    }
+}
+
+#[test]
+fn ranks_that_are_left_have_the_losses_of_a_run_without_failures() {
+    check_losses("elastic", "--ranks 4", (1, 2));
+    check_losses("elastic-tp", "--ranks 4 --tp 2 --checkpoint DIR --every 2", (1, 1));
+    check_losses("elastic-zero", "--ranks 4 --zero 3 --checkpoint DIR --every 2", (1, 2));
+}
+
+#[test]
+#[ignore = "a minute: fifty ranks are killed"]
+fn fifty_ranks_are_killed() {
+    check_losses("elastic-fifty", "--ranks 4", (20, 2));
+    check_losses("elastic-fifty-tp", "--ranks 4 --tp 2 --checkpoint DIR --every 2", (10, 1));
+}
+
+/// A bound on the size of files stands for a disk that is full: the parameters are below it, and a checkpoint is above.
+#[test]
+fn a_disk_without_room_ends_the_run_and_leaves_the_checkpoint_before() {
+    let directory = scratch("full");
+    let line = format!("--checkpoint {} --resume --steps", directory.display());
+    assert!(run("full", &format!("{line} 2")).0.status.success());
+    let whole = trainer(&format!("{line} 4 --chart unused.svg --timeline unused.svg"));
+    let arguments: Vec<_> = whole.get_args().map(|argument| argument.to_str().expect("text")).collect();
+    let program = whole.get_program().to_str().expect("text");
+    let output = Command::new("sh")
+        .args(["-c", &format!("trap '' XFSZ; ulimit -f 400; exec {program} {}", arguments.join(" "))])
+        .output()
+        .expect("a shell");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && errors.contains("rank-00000.safetensors could not be written"),
+        "{errors}"
+    );
+    let (output, _) = run("full", &format!("{line} 4"));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("goes on from the checkpoint of step 2"), "{text}");
+    drop(std::fs::remove_dir_all(&directory));
 }
 
 #[test]

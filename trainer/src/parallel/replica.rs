@@ -3,7 +3,7 @@
 //! Invariant: after an exchange each rank has the sums of its share of the gradients at least, and the norm is taken of the shares, so
 //! that it is the same bits whichever rank has the others. Absent: how the share is kept, which is a module of its own.
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::time::Instant;
 
 use consort::Communicator;
@@ -13,7 +13,7 @@ use crate::number::Number;
 use crate::optimizer::{AdamW, Moments, Share, square_norm};
 use crate::parallel::data::{self, Exchange};
 use crate::parallel::zero::{Shares, Zero};
-use crate::parameters::{Gradients, Layout, Local, Present, Values, Weights};
+use crate::parameters::{Gradients, Layout, Local, Parameter, Present, Values, Weights};
 use crate::ranks::Tensor;
 
 /// The memory of a rank in bytes, with what lies between buckets and the largest buffers that there were.
@@ -26,6 +26,9 @@ pub struct Memory {
     /// Of both moments.
     pub moments: usize,
 }
+
+/// What a rank has between two steps, by name: with the number of steps, all that the next one depends on.
+pub const STATE: [&str; 3] = ["weights", "mean", "square"];
 
 /// Weights and gradients.
 enum Kept<T: Number> {
@@ -148,6 +151,87 @@ impl<T: Number> Replica<T> {
         match &mut self.kept {
             Kept::All { weights, .. } => Ok(Gathered::Own(weights)),
             Kept::Shares(shares) => Ok(Gathered::Copy(shares.whole(sharers(comm), layout)?)),
+        }
+    }
+
+    /// Shows `each` this rank's share of each parameter's [`STATE`]: the state's name, the parameter, which of the elements that
+    /// ranks with the same parameters have, and these. It is the same share whether or not the rank has the others.
+    ///
+    /// # Errors
+    /// What an all-gather that was under way ends with.
+    pub fn state(
+        &mut self,
+        layout: &Layout,
+        mut each: impl FnMut(&'static str, &Parameter, Range<usize>, &[T]),
+    ) -> Result<()> {
+        let (share, [mean, square]) = (self.share, self.moments.values());
+        for bucket in 0..layout.buckets() {
+            let (weights, moments) = match &mut self.kept {
+                Kept::All { weights, .. } => {
+                    let own = share.of(layout.bucket_elements(bucket));
+                    let of_moments = [mean, square].map(|of| &of.bucket(bucket)[own.clone()]);
+                    (&weights.bucket(bucket)[own], of_moments)
+                }
+                Kept::Shares(shares) => (shares.weights(bucket)?, [mean, square].map(|of| of.bucket(bucket))),
+            };
+            for (id, parameter) in layout.parameters().filter(|(id, _)| layout.bucket(*id) == bucket) {
+                let (elements, within) = (share.elements(layout, id), share.within(layout, id));
+                for (name, values) in STATE.into_iter().zip([weights, moments[0], moments[1]]) {
+                    if !elements.is_empty() {
+                        each(name, parameter, elements.clone(), &values[within.clone()]);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on after `steps` steps, with what `fill` writes of each parameter's [`STATE`]: it is given the state's name, the
+    /// parameter, which of its elements this rank keeps, and their place.
+    ///
+    /// # Errors
+    /// What `fill` ends with, or an all-gather that was under way: the state is of no use then.
+    pub fn resume(
+        &mut self,
+        layout: &Layout,
+        steps: usize,
+        mut fill: impl FnMut(&'static str, &Parameter, Range<usize>, &mut [T]) -> Result<()>,
+    ) -> Result<()> {
+        let own = self.share;
+        let mut put = |name, bucket, share: Share, values: &mut [T]| -> Result<()> {
+            for (id, parameter) in layout.parameters().filter(|(id, _)| layout.bucket(*id) == bucket) {
+                let (elements, within) = (share.elements(layout, id), share.within(layout, id));
+                if !elements.is_empty() {
+                    fill(name, parameter, elements, &mut values[within])?;
+                }
+            }
+            Ok(())
+        };
+        let of_moments = match self.kept {
+            Kept::All { .. } => Share::WHOLE,
+            Kept::Shares(_) => own,
+        };
+        for bucket in 0..layout.buckets() {
+            match &mut self.kept {
+                Kept::All { weights, .. } => {
+                    put(STATE[0], bucket, Share::WHOLE, weights.bucket_mut(bucket))?;
+                }
+                Kept::Shares(shares) => shares.put(bucket, |weights, are_all| {
+                    put(STATE[0], bucket, if are_all { Share::WHOLE } else { own }, weights)
+                })?,
+            }
+            for (name, values) in STATE[1..].iter().zip(self.moments.resume(steps)) {
+                put(name, bucket, of_moments, values.bucket_mut(bucket))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Weights and moments where a rank has all.
+    pub fn into_all(self) -> Option<(Values<T>, Moments<T>)> {
+        match self.kept {
+            Kept::All { weights, .. } => Some((weights, self.moments)),
+            Kept::Shares(_) => None,
         }
     }
 

@@ -106,6 +106,20 @@ impl<T: Number> Shares<T> {
         self.weights.whole(comm, layout)
     }
 
+    /// This rank's share of the weights of a bucket.
+    pub(super) fn weights(&mut self, bucket: usize) -> Result<&[T]> {
+        self.weights.own(bucket)
+    }
+
+    /// Puts weights into the place of a bucket's: `fill` is given those that this rank keeps, and whether these are all.
+    pub(super) fn put(
+        &mut self,
+        bucket: usize,
+        fill: impl FnOnce(&mut [T], bool) -> Result<()>,
+    ) -> Result<()> {
+        self.weights.put(bucket, fill)
+    }
+
     /// The memory of weights and of gradients.
     pub(super) fn bytes(&self) -> (usize, usize) {
         (self.weights.bytes(), self.sums.bytes())

@@ -168,6 +168,42 @@ impl<T: Number> Changed<T> {
         self.order.next().map_or(Ok(()), |first| self.fetch(comm, layout.unit(first)))
     }
 
+    /// This rank's share of a bucket.
+    pub(super) fn own(&mut self, bucket: usize) -> Result<&[T]> {
+        if self.kept.is_none()
+            && let Some(all) = self.take(bucket)?
+        {
+            self.buckets[bucket] = Bucket::Here(all);
+        }
+        match (&self.kept, &self.buckets[bucket]) {
+            (Some(kept), _) => Ok(kept.bucket(bucket)),
+            (None, Bucket::Here(all)) => Ok(&all[self.share.of(all.len())]),
+            (None, _) => unreachable!("a rank that keeps all has a bucket, or waits for it"),
+        }
+    }
+
+    /// Has `fill` write what this rank keeps of a bucket, and tells it whether that is all.
+    pub(super) fn put(
+        &mut self,
+        bucket: usize,
+        fill: impl FnOnce(&mut [T], bool) -> Result<()>,
+    ) -> Result<()> {
+        let all = self.take(bucket)?;
+        match (&mut self.kept, all) {
+            (Some(kept), before) => {
+                // What was fetched is no longer what it was.
+                before.into_iter().for_each(|before| self.pool.give(before));
+                fill(kept.bucket_mut(bucket), false)
+            }
+            (None, Some(mut all)) => {
+                let filled = fill(&mut all, true);
+                self.buckets[bucket] = Bucket::Here(all);
+                filled
+            }
+            (None, None) => unreachable!("a rank that keeps all has a bucket, or waits for it"),
+        }
+    }
+
     /// All weights, on each rank. All ranks call it.
     pub(super) fn whole(&mut self, comm: &Communicator, layout: &Layout) -> Result<Values<T>> {
         let mut values = Values::zeros(layout)?;
