@@ -6,16 +6,7 @@
 
 use half::bf16;
 
-use crate::number::with_vectors;
-
-/// The bits of an `f32` whose upper half is the nearest bfloat16. The lower half means nothing.
-#[inline(always)]
-pub(crate) fn rounded_bits(value: f32) -> u32 {
-    let bits = value.to_bits();
-    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
-    // Rounded like a number, a value that is none could become one.
-    if value.is_nan() { bits | 0x0040_0000 } else { rounded }
-}
+use crate::number::{rounded_bits, with_vectors};
 
 /// Rounds every element to bfloat16.
 ///

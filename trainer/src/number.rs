@@ -5,9 +5,6 @@
 
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
 
-use crate::bfloat16::rounded_bits;
-use crate::products::rounded::RoundedProduct;
-
 mod sealed {
     pub trait Sealed {}
     impl Sealed for f32 {}
@@ -18,7 +15,6 @@ mod sealed {
 pub trait Number:
     consort::Element
     + sealed::Sealed
-    + RoundedProduct
     + Copy
     + Default
     + PartialOrd
@@ -47,6 +43,12 @@ pub trait Number:
 
     /// e to this power, within three units in the last place. For `f32`, powers beyond ±87 count as ±87.
     fn exp(self) -> Self;
+
+    /// The same elements, if they are `f32`.
+    fn f32s(values: &[Self]) -> Option<&[f32]>;
+
+    /// The same elements, if they are `f32`.
+    fn f32s_mut(values: &mut [Self]) -> Option<&mut [f32]>;
 
     /// The square root.
     fn sqrt(self) -> Self;
@@ -88,6 +90,14 @@ impl Number for f64 {
     const ZERO: Self = 0.0;
     const ONE: Self = 1.0;
 
+    fn f32s(_: &[Self]) -> Option<&[f32]> {
+        None
+    }
+
+    fn f32s_mut(_: &mut [Self]) -> Option<&mut [f32]> {
+        None
+    }
+
     #[inline(always)]
     fn of(value: f64) -> Self {
         value
@@ -119,6 +129,14 @@ impl Number for f64 {
 impl Number for f32 {
     const ZERO: Self = 0.0;
     const ONE: Self = 1.0;
+
+    fn f32s(values: &[Self]) -> Option<&[f32]> {
+        Some(values)
+    }
+
+    fn f32s_mut(values: &mut [Self]) -> Option<&mut [f32]> {
+        Some(values)
+    }
 
     #[inline(always)]
     fn of(value: f64) -> Self {
@@ -163,6 +181,15 @@ impl Number for f32 {
     }
 
     bytes!("F32");
+}
+
+/// The bits of an `f32` whose upper half is the nearest bfloat16. The lower half means nothing.
+#[inline(always)]
+pub(crate) fn rounded_bits(value: f32) -> u32 {
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
+    // Rounded like a number, a value that is none could become one.
+    if value.is_nan() { bits | 0x0040_0000 } else { rounded }
 }
 
 /// The partial sums of a sum.

@@ -56,6 +56,15 @@ impl<'a, T> View<'a, T> {
         View { data: &self.data[begin..], rows: rows.len(), columns: columns.len(), ..self }
     }
 
+    /// The same matrix, if its elements are `f32`.
+    fn f32s(self) -> Option<View<'a, f32>>
+    where
+        T: Number,
+    {
+        let View { data, rows, columns, row_stride, column_stride } = self;
+        T::f32s(data).map(|data| View { data, rows, columns, row_stride, column_stride })
+    }
+
     /// How many lines of adjacent elements it has, and how long they are.
     fn lines(self) -> (usize, usize) {
         if self.column_stride == 1 { (self.rows, self.columns) } else { (self.columns, self.rows) }
@@ -94,6 +103,15 @@ impl<'a, T> ViewMut<'a, T> {
             data.len()
         );
         ViewMut { data, rows, columns, stride }
+    }
+
+    /// The same matrix, if its elements are `f32`.
+    fn f32s(self) -> Option<ViewMut<'a, f32>>
+    where
+        T: Number,
+    {
+        let ViewMut { data, rows, columns, stride } = self;
+        T::f32s_mut(data).map(|data| ViewMut { data, rows, columns, stride })
     }
 
     /// Elements of a row.
@@ -149,7 +167,7 @@ impl Products {
     ) {
         match self {
             Products::Exact => multiply(to, into, factor, a, b),
-            Products::Bf16 => T::multiply_rounded(to, into, factor, a, b),
+            Products::Bf16 => rounded::multiply_rounded(to, into, factor, a, b),
         }
     }
 }

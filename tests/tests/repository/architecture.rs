@@ -396,8 +396,8 @@ const FLOORS: [(&str, &[&str]); 17] = [
         &[
             "error",
             "random",
-            "bfloat16",
             "number",
+            "bfloat16",
             "products",
             "mesh",
             "ranks",

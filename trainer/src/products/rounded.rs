@@ -11,8 +11,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use super::{Into, Pairs, TILE, Tile, View, ViewMut, assert_fit, multiply, tile};
-use crate::bfloat16::rounded_bits;
-use crate::number::{Number, with_vectors};
+use crate::number::{Number, rounded_bits, with_vectors};
 
 /// Elements of a row that are multiplied before the sums are added to what is there.
 const DEPTH: usize = 512;
@@ -21,35 +20,30 @@ const HEIGHT: usize = 20 * TILE.0;
 /// Columns of a block of the right operand: a multiple of a tile's.
 const WIDTH: usize = 8 * TILE.1;
 
-/// A number whose matrices can be multiplied in bfloat16.
-pub trait RoundedProduct: Sized {
-    /// The product of the matrices whose elements are the nearest bfloat16, with sums in `Self`.
-    fn multiply_rounded(
-        to: ViewMut<'_, Self>,
-        into: Into,
-        factor: Self,
-        a: View<'_, Self>,
-        b: View<'_, Self>,
-    );
+/// The product of the matrices whose elements are the nearest bfloat16, with sums in `T`.
+pub(super) fn multiply_rounded<T: Number>(
+    to: ViewMut<'_, T>,
+    into: Into,
+    factor: T,
+    a: View<'_, T>,
+    b: View<'_, T>,
+) {
+    let Some((left, right)) = a.f32s().zip(b.f32s()) else {
+        return multiply_copies(&mut Vec::new(), to, (into, factor), a, b);
+    };
+    let to = to.f32s().expect("three matrices of one type");
+    multiply_f32s(to, (into, factor.wide() as f32), left, right);
 }
 
-impl RoundedProduct for f32 {
-    fn multiply_rounded(to: ViewMut<'_, f32>, into: Into, factor: f32, a: View<'_, f32>, b: View<'_, f32>) {
-        thread_local! {
-            static ROOM: RefCell<Room> = RefCell::default();
-        }
-        assert_fit(&to, a, b);
-        ROOM.with_borrow_mut(|room| match tile() {
-            Some(tile) => multiply_packed(tile, room, to, (into, factor), a, b),
-            None => multiply_copies(&mut room.copies, to, (into, factor), a, b),
-        });
+fn multiply_f32s(to: ViewMut<'_, f32>, (into, factor): (Into, f32), a: View<'_, f32>, b: View<'_, f32>) {
+    thread_local! {
+        static ROOM: RefCell<Room> = RefCell::default();
     }
-}
-
-impl RoundedProduct for f64 {
-    fn multiply_rounded(to: ViewMut<'_, f64>, into: Into, factor: f64, a: View<'_, f64>, b: View<'_, f64>) {
-        multiply_copies(&mut Vec::new(), to, (into, factor), a, b);
-    }
+    assert_fit(&to, a, b);
+    ROOM.with_borrow_mut(|room| match tile() {
+        Some(tile) => multiply_packed(tile, room, to, (into, factor), a, b),
+        None => multiply_copies(&mut room.copies, to, (into, factor), a, b),
+    });
 }
 
 /// What products of a thread need beside their operands: at most 630 KB for packed blocks, or both operands for copies.
