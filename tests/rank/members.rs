@@ -186,7 +186,7 @@ pub(crate) fn part_without(context: &Context) -> Result<()> {
     Ok(())
 }
 
-/// Four ranks on two axes, of which the last dies: communicators without it go on, and the others make another mesh.
+/// Four ranks on two axes, and the last dies: communicators without it go on, and the others make another mesh.
 pub(crate) fn mesh(context: &Context) -> Result<()> {
     let comm = context.join()?;
     let mesh = comm.mesh(&[("dp", 2), ("tp", 2)], &[])?;

@@ -23,7 +23,7 @@ use consort_control::membership::process::{Advance, Process, Unattended};
 use consort_types::error::{Error, Result};
 
 impl Core {
-    /// Starts calls, each of which goes on by itself; the ticket is of all their ends.
+    /// Starts calls that go on by themselves; the ticket is of all their ends.
     pub(crate) fn start(
         self: &Arc<Self>,
         process: &Process,

@@ -2,6 +2,7 @@
 
 mod architecture;
 mod documents;
+mod floors;
 mod functions;
 mod header;
 mod misuse;

@@ -55,7 +55,7 @@ fn common(chunk: &Chunk, wanted: &[Range<usize>; 2], elements: &Range<usize>) ->
     for row in rows {
         let number = |of: &[Range<usize>; 2]| (row - of[0].start) * of[1].len() + columns.start - of[1].start;
         let (begin, target) = (number(&chunk.part), number(wanted));
-        // Counted in the chunk's rectangle, of which the row begins at `begin`, and at `target` in what is wanted.
+        // Counted in the chunk's rectangle, whose row begins at `begin`, and at `target` in what is wanted.
         let first = begin.max(chunk.elements.start).max(begin + elements.start.saturating_sub(target));
         let end = (begin + columns.len()).min(chunk.elements.end);
         let end = end.min((begin + elements.end).saturating_sub(target));
