@@ -32,6 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         kv_heads: heads,
         hidden,
         sequence,
+        experts: None,
         tied: false,
         rope_base: 10_000.0,
         norm_epsilon: 1e-5,
@@ -54,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let given = (&data.tokens[..], &data.targets[..], 1.0 / data.tokens.len() as f32);
         model.backward(0, (&mut present, &alone), given, (&mut kept, &mut room), &mut local)?;
         let backward = now();
-        let norm = square_norm(layout, Share::WHOLE, 0, |bucket| gradients.bucket(bucket)).sqrt();
+        let norm = square_norm(layout, |_| Share::WHOLE, 0, |bucket| gradients.bucket(bucket)).sqrt();
         let mut update = moments.step(&AdamW::default(), 1e-3, clipping(norm, 1.0));
         for bucket in 0..layout.buckets() {
             update.bucket(layout, bucket, weights.bucket_mut(bucket), gradients.bucket(bucket));

@@ -9,7 +9,7 @@ use clap::{Parser, ValueEnum};
 
 use crate::error::{Error, Result};
 use crate::mesh::Degrees;
-use crate::model::Shape;
+use crate::model::{Experts, Shape};
 use crate::optimizer::{AdamW, Schedule};
 use crate::parallel::pipeline::Order;
 use crate::parallel::zero::Zero;
@@ -104,6 +104,18 @@ pub struct Arguments {
     /// Stages of each rank of a pipeline, with --schedule interleaved [default: 2]
     #[arg(long, value_name = "N", value_parser = up_to(1 << 12))]
     pub chunks: Option<usize>,
+
+    /// How many of the ranks of --dp have some of the experts each (expert parallel)
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub ep: u32,
+
+    /// Experts in the place of each block's gated unit [default: none]
+    #[arg(long, value_name = "N", value_parser = up_to(1 << 12))]
+    pub experts: Option<usize>,
+
+    /// Experts that a token goes to
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = up_to(1 << 12))]
+    pub top_k: usize,
 
     /// Equal parts of a rank's sequences that go through the model, or its pipeline, one after the other
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = up_to(1 << 20))]
@@ -229,7 +241,7 @@ impl Arguments {
         let (pipeline, context, tensor) = (self.pp as usize, self.cp as usize, self.tp as usize);
         let data =
             self.dp.map_or((ranks as usize / (pipeline * context * tensor)).max(1), |data| data as usize);
-        Degrees { pipeline, data, context, tensor, shares_tokens: self.sp }
+        Degrees { pipeline, data, expert: self.ep as usize, context, tensor, shares_tokens: self.sp }
     }
 
     /// The order of the pipeline that they ask for.
@@ -280,6 +292,7 @@ impl Arguments {
             kv_heads: self.kv_heads.unwrap_or(self.heads),
             hidden: self.hidden.unwrap_or((self.width * 8 / 3).next_multiple_of(32)),
             sequence: self.sequence,
+            experts: self.experts.map(|count| Experts { count, top_k: self.top_k }),
             tied: self.tied,
             rope_base: 10_000.0,
             norm_epsilon: 1e-5,
@@ -343,6 +356,13 @@ mod tests {
             "--cp 2 --sequence 30",
             "--sp",
             "--tp 4 --zero 1",
+            "--ep 2",
+            "--ep 3 --experts 6",
+            "--ep 2 --experts 3",
+            "--experts 4 --top-k 5",
+            "--experts 4 --top-k 0",
+            "--experts 4 --tp 2",
+            "--experts 4 --ep 2 --zero 1",
             "--pp 3",
             "--pp 4 --layers 3",
             "--pp 2 --tied",

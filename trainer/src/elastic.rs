@@ -203,6 +203,7 @@ mod tests {
             kv_heads: 4,
             hidden: 32,
             sequence: 16,
+            experts: None,
             tied: false,
             rope_base: 10_000.0,
             norm_epsilon: 1e-5,

@@ -14,7 +14,7 @@
 //! use consort_trainer::train::{Run, Trainer};
 //!
 //! let shape = Shape {
-//!     vocabulary: VOCABULARY, width: 16, layers: 1, heads: 2, kv_heads: 1, hidden: 32, sequence: 16, tied: false,
+//!     vocabulary: VOCABULARY, width: 16, layers: 1, heads: 2, kv_heads: 1, hidden: 32, sequence: 16, experts: None, tied: false,
 //!     rope_base: 10_000.0, norm_epsilon: 1e-5,
 //! };
 //! let schedule = Schedule { rate: 1e-2, least: 1e-3, warmup: 2, steps: 10 };
@@ -54,6 +54,7 @@ pub mod products;
 pub mod progress;
 pub mod random;
 pub mod ranks;
+pub mod routes;
 pub mod sample;
 pub mod session;
 pub mod text;

@@ -14,6 +14,8 @@ pub struct Degrees {
     pub pipeline: usize,
     /// Ranks that have some of the sequences each.
     pub data: usize,
+    /// How many of those with some of the sequences have some of the experts each; a divisor of them.
+    pub expert: usize,
     /// Ranks that have some of the tokens of each sequence each.
     pub context: usize,
     /// Ranks that have a part of each matrix each.
@@ -25,7 +27,7 @@ pub struct Degrees {
 impl Default for Degrees {
     /// One rank.
     fn default() -> Self {
-        Degrees { pipeline: 1, data: 1, context: 1, tensor: 1, shares_tokens: false }
+        Degrees { pipeline: 1, data: 1, expert: 1, context: 1, tensor: 1, shares_tokens: false }
     }
 }
 
@@ -41,8 +43,9 @@ impl Degrees {
     }
 
     /// The axes by name, the slowest first.
-    pub fn axes(&self) -> [(&'static str, usize); 4] {
-        [("pp", self.pipeline), ("dp", self.data), ("cp", self.context), ("tp", self.tensor)]
+    pub fn axes(&self) -> [(&'static str, usize); 5] {
+        let outer = self.data / self.expert.max(1);
+        [("pp", self.pipeline), ("dp", outer), ("ep", self.expert), ("cp", self.context), ("tp", self.tensor)]
     }
 
     /// Whether a job of this many ranks has this mesh.
@@ -50,10 +53,17 @@ impl Degrees {
     /// # Errors
     /// [`Error::Configuration`] with the sizes.
     pub fn check(&self, ranks: u32) -> Result<()> {
+        if self.expert == 0 || !self.data.is_multiple_of(self.expert) {
+            return Err(Error::configuration(
+                format!("{} ranks share the experts, and {} the sequences", self.expert, self.data),
+                "make --dp a multiple of --ep",
+            ));
+        }
         if self.ranks() == ranks as usize {
             return Ok(());
         }
-        let axes: Vec<String> = self.axes().iter().map(|(name, size)| format!("{name} {size}")).collect();
+        let axes = [("pp", self.pipeline), ("dp", self.data), ("cp", self.context), ("tp", self.tensor)];
+        let axes: Vec<String> = axes.iter().map(|(name, size)| format!("{name} {size}")).collect();
         Err(Error::configuration(
             format!("a mesh of {} has {} ranks, and the job has {ranks}", axes.join(" x "), self.ranks()),
             "make the product of --dp, --tp, --pp and --cp the number of ranks",
@@ -83,7 +93,9 @@ pub struct Place {
 }
 
 /// The axes along which ranks have the same parameters.
-const REPLICAS: [&str; 2] = ["dp", "cp"];
+const REPLICAS: [&str; 3] = ["dp", "ep", "cp"];
+/// Those along which they have the same experts.
+const OF_EXPERTS: [&str; 2] = ["dp", "cp"];
 
 /// A rank in its mesh.
 pub struct Mesh<'a> {
@@ -103,7 +115,7 @@ impl<'a> Mesh<'a> {
         let (rank, size) = world.map_or((0, 1), |world| (world.rank(), world.size()));
         degrees.check(size)?;
         let axes = degrees.axes().map(|(name, ranks)| (name, ranks as u32));
-        let ranks = world.map(|world| world.mesh(&axes, &[&REPLICAS])).transpose()?;
+        let ranks = world.map(|world| world.mesh(&axes, &[&REPLICAS, &OF_EXPERTS])).transpose()?;
         Ok(Mesh { world, degrees, place: degrees.place(rank), ranks })
     }
 
@@ -142,6 +154,16 @@ impl<'a> Mesh<'a> {
         self.along(&REPLICAS)
     }
 
+    /// The ranks that have the other experts.
+    pub fn experts(&self) -> Option<&Communicator> {
+        self.along(&["ep"])
+    }
+
+    /// The ranks that have the same experts.
+    pub fn replicas_of_experts(&self) -> Option<&Communicator> {
+        self.along(&OF_EXPERTS)
+    }
+
     /// The ranks that have the other tokens of the same sequences.
     pub fn context(&self) -> Option<&Communicator> {
         self.along(&["cp"])
@@ -161,6 +183,7 @@ impl<'a> Mesh<'a> {
         let axes = [
             ("pp", self.pipeline()),
             ("dp and cp", self.replicas()),
+            ("ep", self.experts()),
             ("cp", self.context()),
             ("tp", self.tensor()),
             ("all axes", self.world),
@@ -181,7 +204,7 @@ mod tests {
 
     #[test]
     fn tensor_ranks_are_neighbours() {
-        let degrees = Degrees { pipeline: 2, data: 3, context: 2, tensor: 2, shares_tokens: false };
+        let degrees = Degrees { pipeline: 2, data: 3, context: 2, tensor: 2, ..Degrees::default() };
         assert_eq!(degrees.place(0), Place::default());
         assert_eq!(degrees.place(1), Place { tensor: 1, ..Place::default() });
         assert_eq!(degrees.place(2), Place { context: 1, ..Place::default() });

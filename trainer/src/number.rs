@@ -5,6 +5,11 @@
 
 use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
 
+use consort::Communicator;
+use consort::experts::{ExpertOptions, Experts};
+
+use crate::routes::Routes;
+
 mod sealed {
     pub trait Sealed {}
     impl Sealed for f32 {}
@@ -43,6 +48,12 @@ pub trait Number:
 
     /// e to this power, within three units in the last place. For `f32`, powers beyond ±87 count as ±87.
     fn exp(self) -> Self;
+
+    /// The ways of rows to experts that the ranks of `comm` share, in this type.
+    ///
+    /// # Errors
+    /// As [`consort::experts::Experts::new`].
+    fn routes(comm: &Communicator, options: ExpertOptions) -> consort::Result<Box<dyn Routes<Self>>>;
 
     /// The same elements, if they are `f32`.
     fn f32s(values: &[Self]) -> Option<&[f32]>;
@@ -90,6 +101,10 @@ impl Number for f64 {
     const ZERO: Self = 0.0;
     const ONE: Self = 1.0;
 
+    fn routes(comm: &Communicator, options: ExpertOptions) -> consort::Result<Box<dyn Routes<Self>>> {
+        Ok(Box::new(Experts::<Self>::new(comm, options)?))
+    }
+
     fn f32s(_: &[Self]) -> Option<&[f32]> {
         None
     }
@@ -129,6 +144,10 @@ impl Number for f64 {
 impl Number for f32 {
     const ZERO: Self = 0.0;
     const ONE: Self = 1.0;
+
+    fn routes(comm: &Communicator, options: ExpertOptions) -> consort::Result<Box<dyn Routes<Self>>> {
+        Ok(Box::new(Experts::<Self>::new(comm, options)?))
+    }
 
     fn f32s(values: &[Self]) -> Option<&[f32]> {
         Some(values)

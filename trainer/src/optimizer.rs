@@ -88,18 +88,19 @@ impl Share {
     }
 }
 
-/// The square of the norm of a share of the gradient; `of` gives the share's elements of a bucket. The sum over all shares, and over
+/// The square of the norm of a share of the gradient; `share` is that of a bucket, and `of` gives its elements. The sum over all shares, and over
 /// the ranks that share layers, is that of the whole: what tensor ranks all have is counted by their first.
 pub fn square_norm<'a, T: Number>(
     layout: &Layout,
-    share: Share,
+    share: impl Fn(usize) -> Share,
     tensor: usize,
     of: impl Fn(usize) -> &'a [T],
 ) -> f64 {
     let squares = |id| {
         // In f64: eight partial sums make the loop a vector, in one order.
         let mut lanes = [0f64; 8];
-        for chunk in of(layout.bucket(id))[share.within(layout, id)].chunks(8) {
+        let bucket = layout.bucket(id);
+        for chunk in of(bucket)[share(bucket).within(layout, id)].chunks(8) {
             for (lane, value) in lanes.iter_mut().zip(chunk) {
                 *lane += value.wide() * value.wide();
             }
@@ -248,7 +249,7 @@ mod tests {
             let of_rank = |rank| {
                 let share = Share { rank, ranks: 3 };
                 let of = |bucket| &gradients.bucket(bucket)[share.of(layout.bucket_elements(bucket))];
-                square_norm(&layout, share, tensor, of)
+                square_norm(&layout, |_| share, tensor, of)
             };
             (0..3).map(of_rank).sum::<f64>()
         };
@@ -263,7 +264,7 @@ mod tests {
         let mut gradients = Values::zeros(&layout).unwrap();
         let ids: Vec<_> = layout.parameters().map(|(id, _)| id).collect();
         ids.iter().for_each(|id| gradients.of_mut(&layout, *id).fill(-3.0));
-        let norm = square_norm(&layout, Share::WHOLE, 0, |bucket| gradients.bucket(bucket));
+        let norm = square_norm(&layout, |_| Share::WHOLE, 0, |bucket| gradients.bucket(bucket));
         assert!((norm - 12.0 * 9.0).abs() < 1e-12);
         let adamw = AdamW { weight_decay: 0.5, ..AdamW::default() };
         let mut moments = Moments::new(&layout, Share::WHOLE).unwrap();

@@ -40,6 +40,15 @@ pub enum Shared {
     Summed,
 }
 
+/// The ranks that have the same of a parameter, and sum its gradient.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Group {
+    /// All that have other tokens.
+    All,
+    /// Those of them that have the same experts.
+    Experts,
+}
+
 /// A parameter of a model, and what this rank has of it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Parameter {
@@ -53,6 +62,8 @@ pub struct Parameter {
     pub begin: Begin,
     /// What the other ranks of the layer have.
     pub shared: Shared,
+    /// Who sums its gradient.
+    pub group: Group,
     /// With which other weights it is needed; `None` where the model is one part.
     pub unit: Option<Unit>,
 }
@@ -61,7 +72,15 @@ impl Parameter {
     /// A parameter that each rank has whole.
     pub fn new(name: impl Into<String>, whole: [usize; 2], begin: Begin) -> Self {
         let part = whole.map(|length| 0..length);
-        Parameter { name: name.into(), whole, part, begin, shared: Shared::Same, unit: None }
+        Parameter {
+            name: name.into(),
+            whole,
+            part,
+            begin,
+            shared: Shared::Same,
+            group: Group::All,
+            unit: None,
+        }
     }
 
     /// The part in the rows and columns of rank `rank` of `ranks`, which share dimension `dimension` evenly.
@@ -133,19 +152,20 @@ pub struct Layout {
 
 impl Layout {
     /// Lays parameters out that are given in the order in which backward finishes their gradients. A bucket is closed when
-    /// it has `bucket_elements` or more, and where a unit ends. `ranks` ranks can share each bucket evenly.
+    /// it has `bucket_elements` or more, and where a unit or a group of ranks ends. `ranks` ranks can share each bucket evenly.
     pub fn new(parameters: Vec<Parameter>, bucket_elements: usize, ranks: usize) -> Self {
         let (mut places, mut buckets) = (Vec::new(), Vec::<usize>::new());
-        let (mut open, mut unit) = (false, None);
+        let (mut open, mut before) = (false, None);
         for parameter in &parameters {
-            if !open || unit != parameter.unit {
+            let here = Some((parameter.unit, parameter.group));
+            if !open || before != here {
                 buckets.push(0);
             }
             let bucket = buckets.len() - 1;
             let begin = buckets[bucket];
             buckets[bucket] += parameter.elements();
             places.push(Place { bucket, range: begin..buckets[bucket] });
-            (open, unit) = (buckets[bucket] < bucket_elements, parameter.unit);
+            (open, before) = (buckets[bucket] < bucket_elements, here);
         }
         let alignment = ALIGNMENT * ranks / common_divisor(ALIGNMENT, ranks);
         for elements in &mut buckets {
@@ -172,6 +192,12 @@ impl Layout {
     /// The elements of a bucket, those behind its last parameter among them.
     pub fn bucket_elements(&self, bucket: usize) -> usize {
         self.buckets[bucket]
+    }
+
+    /// Who sums the gradients of a bucket.
+    pub fn group(&self, bucket: usize) -> Group {
+        let mut places = self.places.iter().zip(&self.parameters);
+        places.find(|(place, _)| place.bucket == bucket).map_or(Group::All, |(_, parameter)| parameter.group)
     }
 
     /// The buckets of a unit, none if this rank has nothing of it.

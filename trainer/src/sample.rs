@@ -25,7 +25,7 @@ pub struct Drawing {
 pub fn write<T: Number>(whole: &Whole<T>, prompt: &[u32], drawing: Drawing) -> Result<Vec<u32>> {
     let Whole { model, weights } = whole;
     let (sequence, vocabulary) = (model.shape().sequence, model.shape().vocabulary);
-    let (mut activations, mut room) = (model.activations(0, 1), model.workspace(1));
+    let (mut activations, mut room) = (model.activations(0, 1), whole.workspace()?);
     let ranks = Ranks::alone(sequence);
     let random = Random::new(drawing.seed, "sample");
     let mut seen: Vec<u32> = prompt[prompt.len().saturating_sub(sequence)..].to_vec();

@@ -5,12 +5,13 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use consort::experts::ExpertOptions;
 use consort::{Communicator, ReduceOp};
 
 use crate::error::{Error, Result};
 use crate::layers::ring::{Ring, positions};
-use crate::mesh::{Degrees, Mesh};
-use crate::model::{Cut, Model, Ranks, Shape};
+use crate::mesh::{Degrees, Mesh, Place};
+use crate::model::{Cut, Experts, Model, Ranks, Shape, Workspace};
 use crate::number::Number;
 use crate::optimizer::{AdamW, Moments, Schedule, Share, clipping};
 use crate::parallel::data::{Exchange, share};
@@ -21,6 +22,7 @@ use crate::parallel::zero::Zero;
 use crate::parameters::{Gradients, Layout, Parameter, Present, Shared, Values, Weights};
 use crate::products::Products;
 use crate::ranks::Tensor;
+use crate::routes::Routes;
 use crate::text::{Batch, Text};
 use crate::timeline::{Activity, Span};
 
@@ -88,6 +90,14 @@ impl Run {
                 "tokens are shared by tensor ranks, and there is one".into(),
                 "give --tp, or leave --sp out",
             ))
+        } else if self.zero != Zero::Nothing && self.degrees.expert > 1 {
+            Some((
+                format!(
+                    "{} ranks share the experts, and shares by --zero are of what all ranks have",
+                    self.degrees.expert
+                ),
+                "leave out --zero or --ep",
+            ))
         } else if self.zero != Zero::Nothing && ranks > 1 && data * context == 1 {
             Some((
                 format!("{ranks} ranks have no parameters in common that they could share by --zero"),
@@ -118,6 +128,8 @@ impl Run {
             tensors: degrees.tensor,
             shares_tokens: degrees.shares_tokens && degrees.tensor > 1,
             contexts: degrees.context,
+            expert: place.data % degrees.expert,
+            experts: degrees.expert,
             replicas: degrees.data * degrees.context,
             stages,
         }
@@ -207,10 +219,18 @@ impl<'a, T: Number> Trainer<'a, T> {
         let model = Model::cut(run.shape, run.bucket_bytes / size_of::<T>(), run.cut(rank))?;
         let model = model.with_products(run.products);
         let Degrees { data, context, .. } = run.degrees;
-        let own = Share { rank: mesh.place().data * context + mesh.place().context, ranks: data * context };
+        let Place { data: rank_of_data, context: rank_of_context, .. } = mesh.place();
+        let of = |rank: usize, ranks: usize| Share {
+            rank: rank * context + rank_of_context,
+            ranks: ranks * context,
+        };
+        let expert = run.degrees.expert;
+        let shares = [of(rank_of_data, data), of(rank_of_data / expert, data / expert)];
+        let tokens = run.batch.div_ceil(data) / run.micro_batches * (run.shape.sequence / context);
+        let routes = run.shape.experts.map(|_| routes(&run.shape, mesh.experts(), tokens)).transpose()?;
         Ok(Trainer {
-            replica: Replica::new(model.layout(), run.seed, run.zero, own)?,
-            pipeline: Pipeline::new(&model, run.plan(), mesh.place().pipeline, at_once),
+            replica: Replica::new(model.layout(), run.seed, run.zero, shares)?,
+            pipeline: Pipeline::new(&model, run.plan(), mesh.place().pipeline, at_once, routes),
             run,
             text,
             model,
@@ -359,7 +379,7 @@ impl<'a, T: Number> Trainer<'a, T> {
         let neighbours = mesh.pipeline();
         let (model, ranks, mut passage) = (&*model, &ranks, None);
         let mut exchange = replica.exchange(
-            mesh.replicas(),
+            [mesh.replicas(), mesh.replicas_of_experts().filter(|_| mesh.experts().is_some())],
             (model.layout(), tensor),
             step,
             |weights: &mut dyn Weights<T>, gradients: &mut dyn Gradients<T>| {
@@ -419,6 +439,20 @@ impl<T: Number> Kept<T> {
     }
 }
 
+/// The ways of at most `tokens` tokens to the experts that the ranks of `comm` share; `None` is a rank that has all.
+fn routes<T: Number>(
+    shape: &Shape,
+    comm: Option<&Communicator>,
+    tokens: usize,
+) -> Result<Box<dyn Routes<T>>> {
+    let Experts { count, top_k } = shape.experts.expect("a model with experts");
+    let options = ExpertOptions::new(count as u32, shape.width, top_k, tokens);
+    Ok(match comm {
+        Some(comm) => T::routes(comm, options)?,
+        None => T::routes(&Communicator::local(1)?[0], options)?,
+    })
+}
+
 /// A model with all of its parameters.
 pub struct Whole<T: Number> {
     /// The model.
@@ -428,13 +462,23 @@ pub struct Whole<T: Number> {
 }
 
 impl<T: Number> Whole<T> {
+    /// Room for one sequence.
+    ///
+    /// # Errors
+    /// [`Error::Library`], where ways to experts are refused.
+    pub fn workspace(&self) -> Result<Workspace<T>> {
+        let shape = self.model.shape();
+        let routes = shape.experts.map(|_| routes(shape, None, shape.sequence)).transpose()?;
+        Ok(self.model.workspace(1).with_routes(routes))
+    }
+
     /// The mean loss of the tokens of `text` that are held out, in nats.
     ///
     /// # Errors
     /// None that a model with all of its parameters has.
     pub fn held_out_loss(&self, text: &Text) -> Result<f64> {
         let sequence = self.model.shape().sequence;
-        let (mut kept, mut room) = (self.model.activations(0, 1), self.model.workspace(1));
+        let (mut kept, mut room) = (self.model.activations(0, 1), self.workspace()?);
         let count = text.held_out_sequences(sequence);
         let mut sum = 0.0;
         for index in 0..count {

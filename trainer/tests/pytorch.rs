@@ -32,6 +32,7 @@ fn run(fixture: &Value, tied: bool) -> Run {
         kv_heads: length("kv_heads"),
         hidden: length("hidden"),
         sequence: length("sequence"),
+        experts: None,
         tied,
         rope_base: real("rope_base"),
         norm_epsilon: real("norm_epsilon"),

@@ -7,7 +7,7 @@ use std::time::Instant;
 use common::{bits, check_parity, data_parallel, losses, run, trained};
 use consort::Communicator;
 use consort_trainer::mesh::Degrees;
-use consort_trainer::model::Shape;
+use consort_trainer::model::{Experts, Shape};
 use consort_trainer::parallel::data::{Exchange, exchange};
 use consort_trainer::parameters::{Begin, Layout, Parameter, ParameterId, Values};
 use consort_trainer::products::Products;
@@ -45,6 +45,31 @@ fn ranks_train_the_model_of_one() {
     check_parity(&Run { bucket_bytes: 64, ..data_parallel(2) }, &alone);
     check_parity(&Run { micro_batches: 2, ..data_parallel(2) }, &alone);
     check_parity(&Run { micro_batches: 4, ..run() }, &alone);
+}
+
+#[test]
+fn ranks_with_some_of_the_experts_train_the_model_of_one() {
+    let shape = Shape { experts: Some(Experts { count: 4, top_k: 2 }), hidden: 32, ..run().shape };
+    let given = Run { shape, ..run() };
+    let alone = trained::<f64>(given, 20).remove(0);
+    assert!(alone.steps[19].loss < alone.steps[0].loss - 1.0, "{:?}", losses(&alone.steps));
+    let expert = |data, expert| Degrees { expert, ..Degrees::data(data) };
+    for (degrees, micro_batches) in [
+        (expert(2, 1), 1),
+        (expert(2, 2), 1),
+        (expert(4, 2), 1),
+        (expert(4, 4), 1),
+        (expert(2, 2), 2),
+        (Degrees { context: 2, ..expert(2, 2) }, 1),
+        (Degrees { context: 2, ..expert(1, 1) }, 1),
+        (Degrees { pipeline: 2, ..expert(2, 2) }, 2),
+    ] {
+        check_parity(&Run { degrees, micro_batches, ..given }, &alone);
+    }
+    // Three sequences on two ranks: one has twice as many tokens.
+    let given = Run { batch: 3, ..given };
+    let alone = trained::<f64>(given, 5).remove(0);
+    check_parity(&Run { degrees: expert(2, 2), ..given }, &alone);
 }
 
 #[test]

@@ -263,6 +263,7 @@ pub(crate) const FLOORS: [(&str, &[&str]); 17] = [
         "trainer/src",
         &[
             "error",
+            "routes",
             "random",
             "number",
             "bfloat16",

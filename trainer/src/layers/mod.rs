@@ -12,6 +12,7 @@ pub mod linear;
 pub mod ring;
 pub mod rms_norm;
 pub mod rope;
+pub mod router;
 pub mod swiglu;
 
 #[cfg(test)]

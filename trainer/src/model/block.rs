@@ -1,4 +1,4 @@
-//! A block: attention, then a gated unit, each behind a norm and added to what came in.
+//! A block: attention, then a gated unit or experts, each behind a norm and added to what came in.
 //!
 //! In backward of each half the gradients of its matrices are made while the ranks of the layer sum the gradient of its input.
 
@@ -8,17 +8,28 @@ use crate::layers::linear::Linear;
 use crate::layers::ring::Room;
 use crate::model::attend::{self, Attend};
 use crate::model::gated::{self, Gated};
-use crate::model::{Cut, DEVIATION, Given, Lengths, Shape};
+use crate::model::mixture::{self, Mixture};
+use crate::model::{Cut, DEVIATION, Experts, Given, Lengths, Shape};
 use crate::number::Number;
 use crate::parameters::{Begin, Gradients, Parameter, ParameterId, Shared};
 use crate::products::Products;
 use crate::ranks::Joint;
+use crate::routes::Routes;
 
 /// The parameters of a block.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BlockIds {
-    gated: gated::Ids,
+    second: Second<gated::Ids, mixture::Ids>,
     attend: attend::Ids,
+}
+
+/// Something of the second half, which is one of two.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Second<G, M> {
+    /// A gated unit.
+    Gated(G),
+    /// Experts.
+    Mixture(M),
 }
 
 /// What forward keeps of a block, and backward reads.
@@ -28,7 +39,7 @@ pub struct BlockActivations<T> {
     attend: attend::Kept<T>,
     /// What came in, with attention added.
     middle: Vec<T>,
-    gated: gated::Kept<T>,
+    second: Second<gated::Kept<T>, mixture::Kept<T>>,
 }
 
 /// Gradients of a block's inside, from which those of its weights are made.
@@ -37,7 +48,7 @@ pub struct Pending<T> {
     pub dy: Joint<T>,
     /// The gradient of what came in.
     pub dx: Joint<T>,
-    gated: gated::Pending<T>,
+    second: Second<gated::Pending<T>, mixture::Pending<T>>,
     middle: Joint<T>,
     attend: attend::Pending<T>,
 }
@@ -46,7 +57,7 @@ pub struct Pending<T> {
 #[derive(Clone, Copy, Debug)]
 pub struct Block {
     attend: Attend,
-    gated: Gated,
+    second: Second<Gated, Mixture>,
 }
 
 /// The deviation with which begins what is added to the residual stream: smaller by the number of such additions (GPT-2).
@@ -62,40 +73,52 @@ pub(super) fn norm(name: String, shape: &Shape, cut: &Cut) -> Parameter {
 
 /// The parameters of block `layer`, in the order in which backward finishes their gradients.
 pub(super) fn parameters(shape: &Shape, cut: &Cut, layer: usize) -> impl Iterator<Item = Parameter> {
-    let (gated, attend) = (gated::parameters(shape, cut, layer), attend::parameters(shape, cut, layer));
-    gated.into_iter().chain(attend)
+    let second = match shape.experts {
+        None => gated::parameters(shape, cut, layer).to_vec(),
+        Some(experts) => mixture::parameters(shape, experts, cut, layer),
+    };
+    second.into_iter().chain(attend::parameters(shape, cut, layer))
 }
 
 impl BlockIds {
-    /// From the numbers of what [`parameters`] returned.
-    pub(super) fn new(ids: &mut impl Iterator<Item = ParameterId>) -> Self {
+    /// From the numbers of what [`parameters`] returned; `own_experts` are this rank's, if there are any.
+    pub(super) fn new(own_experts: Option<usize>, ids: &mut impl Iterator<Item = ParameterId>) -> Self {
         let mut next = || ids.next().expect("the layout has the parameters of each block");
-        let gated = gated::Ids::new(std::array::from_fn(|_| next()));
-        BlockIds { gated, attend: attend::Ids::new(std::array::from_fn(|_| next())) }
+        let second = match own_experts {
+            None => Second::Gated(gated::Ids::new(std::array::from_fn(|_| next()))),
+            Some(own) => Second::Mixture(mixture::Ids::new(own, &mut next)),
+        };
+        BlockIds { second, attend: attend::Ids::new(std::array::from_fn(|_| next())) }
     }
 }
 
 impl<T: Number> BlockActivations<T> {
     /// Room for `tokens` tokens.
-    pub fn new(lengths: &Lengths, tokens: usize) -> Self {
+    pub fn new(lengths: &Lengths, experts: Option<Experts>, tokens: usize) -> Self {
         let room = || vec![T::ZERO; tokens / lengths.sharers * lengths.width];
         BlockActivations {
             x: room(),
             attend: attend::Kept::new(lengths, tokens),
             middle: room(),
-            gated: gated::Kept::new(lengths, tokens),
+            second: match experts {
+                None => Second::Gated(gated::Kept::new(lengths, tokens)),
+                Some(experts) => Second::Mixture(mixture::Kept::new(lengths, experts, tokens)),
+            },
         }
     }
 }
 
 impl<T: Number> Pending<T> {
     /// Room for `tokens` tokens.
-    pub fn new(lengths: &Lengths, tokens: usize) -> Self {
+    pub fn new(lengths: &Lengths, experts: Option<Experts>, tokens: usize) -> Self {
         let joint = || Joint::new(tokens, lengths.width, lengths.sharers);
         Pending {
             dy: joint(),
             dx: joint(),
-            gated: gated::Pending::new(lengths, tokens),
+            second: match experts {
+                None => Second::Gated(gated::Pending::new(lengths, tokens)),
+                Some(experts) => Second::Mixture(mixture::Pending::new(lengths, experts, tokens)),
+            },
             middle: joint(),
             attend: attend::Pending::new(lengths, tokens),
         }
@@ -104,8 +127,12 @@ impl<T: Number> Pending<T> {
 
 impl Block {
     /// The block of a rank's lengths.
-    pub fn new(lengths: &Lengths, products: Products) -> Self {
-        Block { attend: Attend::new(lengths, products), gated: Gated::new(lengths, products) }
+    pub fn new(lengths: &Lengths, experts: Option<Experts>, products: Products) -> Self {
+        let second = match experts {
+            None => Second::Gated(Gated::new(lengths, products)),
+            Some(experts) => Second::Mixture(Mixture::new(lengths, experts, products)),
+        };
+        Block { attend: Attend::new(lengths, products), second }
     }
 
     /// What of attention the block has.
@@ -123,13 +150,22 @@ impl Block {
         given: Given<'_, T>,
         kept: &mut BlockActivations<T>,
         y: &mut [T],
-        (sums, room): (&mut Joint<T>, &mut Room<T>),
+        (sums, room, routes): (&mut Joint<T>, &mut Room<T>, Option<&mut (dyn Routes<T> + 'static)>),
     ) -> Result<()> {
-        let BlockActivations { x, attend, middle, gated } = kept;
+        let BlockActivations { x, attend, middle, second } = kept;
         middle.copy_from_slice(x);
         self.attend.forward(&ids.attend, given, x, attend, middle, (sums, room))?;
         y.copy_from_slice(middle);
-        self.gated.forward(&ids.gated, given, middle, gated, y, sums)
+        match (&self.second, &ids.second, second) {
+            (Second::Gated(half), Second::Gated(ids), Second::Gated(kept)) => {
+                half.forward(ids, given, middle, kept, y, sums)
+            }
+            (Second::Mixture(half), Second::Mixture(ids), Second::Mixture(kept)) => {
+                let routes = routes.expect("experts have ways to them");
+                half.forward(ids, given, (middle, kept), (y, sums.own_mut()), routes)
+            }
+            _ => unreachable!("a block has one second half"),
+        }
     }
 
     /// From `pending.dy`, this rank's tokens of it, the gradient of what came in, in `pending.dx`; adds the gradients of the
@@ -142,14 +178,29 @@ impl Block {
         ids: &BlockIds,
         given: Given<'_, T>,
         kept: &BlockActivations<T>,
-        (pending, room): (&mut Pending<T>, &mut Room<T>),
+        (pending, room, routes): (&mut Pending<T>, &mut Room<T>, Option<&mut (dyn Routes<T> + 'static)>),
         gradients: &mut dyn Gradients<T>,
     ) -> Result<()> {
-        let Pending { dy, dx, gated, middle, attend } = pending;
+        let Pending { dy, dx, second, middle, attend } = pending;
         dy.gather(&given.ranks.tensor)?;
         middle.own_mut().copy_from_slice(dy.own());
-        let before = (&kept.middle[..], &kept.gated);
-        self.gated.backward(&ids.gated, given, before, dy, gated, (middle.own_mut(), gradients))?;
+        let x = &kept.middle[..];
+        match (&self.second, &ids.second, &kept.second, second) {
+            (Second::Gated(half), Second::Gated(ids), Second::Gated(kept), Second::Gated(pending)) => {
+                half.backward(ids, given, (x, kept), dy, pending, (middle.own_mut(), gradients))?;
+            }
+            (
+                Second::Mixture(half),
+                Second::Mixture(ids),
+                Second::Mixture(kept),
+                Second::Mixture(pending),
+            ) => {
+                let routes = routes.expect("experts have ways to them");
+                let dy = dy.own();
+                half.backward(ids, given, (x, kept), (dy, pending), (middle.own_mut(), gradients), routes)?;
+            }
+            _ => unreachable!("a block has one second half"),
+        }
         middle.gather(&given.ranks.tensor)?;
         dx.own_mut().copy_from_slice(middle.own());
         let (before, dx) = ((&kept.x[..], &kept.attend), dx.own_mut());

@@ -18,6 +18,10 @@ pub struct Cut {
     pub shares_tokens: bool,
     /// How many ranks share each sequence.
     pub contexts: usize,
+    /// Its number among the ranks that share the experts.
+    pub expert: usize,
+    /// How many ranks share the experts.
+    pub experts: usize,
     /// How many ranks have the same.
     pub replicas: usize,
 }
@@ -26,7 +30,16 @@ impl Cut {
     /// All of it.
     pub fn whole(shape: &Shape) -> Self {
         let all = 0..shape.layers;
-        Cut { stages: vec![all], tensor: 0, tensors: 1, shares_tokens: false, contexts: 1, replicas: 1 }
+        Cut {
+            stages: vec![all],
+            tensor: 0,
+            tensors: 1,
+            shares_tokens: false,
+            contexts: 1,
+            expert: 0,
+            experts: 1,
+            replicas: 1,
+        }
     }
 
     /// Whether the model can be cut so.
@@ -44,6 +57,19 @@ impl Cut {
         if let Some((what, length, hint)) = uneven {
             let what = format!("{length} {what} are not shared evenly by {} tensor ranks", self.tensors);
             return Err(Error::configuration(what, hint));
+        }
+        let count = shape.experts.map_or(0, |experts| experts.count);
+        if shape.experts.is_some() && self.tensors > 1 {
+            return Err(Error::configuration(
+                format!("{} tensor ranks share each matrix, and experts are not cut", self.tensors),
+                "leave out --tp, or --experts",
+            ));
+        }
+        if self.experts > 1 && (count == 0 || !count.is_multiple_of(self.experts)) {
+            return Err(Error::configuration(
+                format!("{count} experts are not shared evenly by {} ranks", self.experts),
+                "make --experts a multiple of --ep",
+            ));
         }
         if let Some(stage) = self.stages.iter().find(|stage| stage.is_empty()) {
             return Err(Error::configuration(

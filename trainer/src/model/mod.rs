@@ -9,13 +9,14 @@ mod attend;
 mod block;
 mod gated;
 mod lengths;
+mod mixture;
 mod shape;
 
 use std::ops::Range;
 
 pub use block::{Block, BlockActivations, BlockIds, Pending};
 pub use lengths::{Cut, Lengths};
-pub use shape::Shape;
+pub use shape::{Experts, Shape};
 
 use crate::error::Result;
 use crate::layers::cross_entropy::{self, Columns};
@@ -28,6 +29,7 @@ use crate::number::Number;
 use crate::parameters::{Begin, Gradients, Layout, Parameter, ParameterId, Pass, Unit, Weights};
 use crate::products::{Into, Products};
 use crate::ranks::{Joint, Tensor};
+use crate::routes::Routes;
 
 /// The deviation with which matrices begin (GPT-2).
 const DEVIATION: f64 = 0.02;
@@ -118,6 +120,7 @@ pub struct Workspace<T: Number> {
     d_normed: Joint<T>,
     pending: Pending<T>,
     room: Room<T>,
+    routes: Option<Box<dyn Routes<T>>>,
 }
 
 impl<T: Number> Activations<T> {
@@ -141,6 +144,11 @@ impl<T: Number> Activations<T> {
 }
 
 impl<T: Number> Workspace<T> {
+    /// The same room, with the ways to the experts of the model's blocks.
+    pub fn with_routes(self, routes: Option<Box<dyn Routes<T>>>) -> Self {
+        Workspace { routes, ..self }
+    }
+
     /// The gradient of what goes out of a stage, for its backward; afterwards that of what came in.
     pub fn gradient_mut(&mut self) -> &mut [T] {
         self.pending.dy.own_mut()
@@ -168,6 +176,7 @@ impl<T: Number> Model<T> {
         let layout = Layout::new(parameters, bucket_elements, cut.replicas);
         let all: Vec<ParameterId> = layout.parameters().map(|(id, _)| id).collect();
         let mut ids = all.iter().copied();
+        let own_experts = shape.experts.map(|experts| experts.count / cut.experts);
         let mut stages: Vec<Stage> = Vec::new();
         for layers in cut.stages.iter().rev() {
             let mut next = || ids.next().expect("the layout has the parameters of each stage");
@@ -176,7 +185,8 @@ impl<T: Number> Model<T> {
                 let head = if shape.tied { all[all.len() - 1] } else { next() };
                 End { head, norm: next() }
             });
-            let mut blocks: Vec<BlockIds> = layers.clone().map(|_| BlockIds::new(&mut ids)).collect();
+            let mut blocks: Vec<BlockIds> =
+                layers.clone().map(|_| BlockIds::new(own_experts, &mut ids)).collect();
             blocks.reverse();
             let embedding = if layers.start == 0 { ids.next() } else { None };
             stages.push(Stage { layers: layers.clone(), embedding, blocks, end });
@@ -184,7 +194,7 @@ impl<T: Number> Model<T> {
         stages.reverse();
         Ok(Model {
             products: Products::Exact,
-            block: Block::new(&lengths, Products::Exact),
+            block: Block::new(&lengths, shape.experts, Products::Exact),
             rope: Rope::new(shape.sequence, lengths.head, shape.rope_base),
             stages,
             layout,
@@ -196,7 +206,7 @@ impl<T: Number> Model<T> {
 
     /// The same model, whose linear layers multiply so.
     pub fn with_products(self, products: Products) -> Self {
-        Model { products, block: Block::new(&self.lengths, products), ..self }
+        Model { products, block: Block::new(&self.lengths, self.shape.experts, products), ..self }
     }
 
     /// The lengths of the whole.
@@ -225,7 +235,11 @@ impl<T: Number> Model<T> {
         let tokens = sequences * lengths.sequence;
         let own = tokens / lengths.sharers;
         Activations {
-            blocks: stage.layers.clone().map(|_| BlockActivations::new(lengths, tokens)).collect(),
+            blocks: stage
+                .layers
+                .clone()
+                .map(|_| BlockActivations::new(lengths, self.shape.experts, tokens))
+                .collect(),
             y: vec![T::ZERO; own * lengths.width],
             end: stage.end.map(|_| EndActivations {
                 normed: Joint::new(tokens, lengths.width, lengths.sharers),
@@ -243,8 +257,9 @@ impl<T: Number> Model<T> {
         Workspace {
             sums: joint(),
             d_normed: joint(),
-            pending: Pending::new(&self.lengths, sequences * sequence),
+            pending: Pending::new(&self.lengths, self.shape.experts, sequences * sequence),
             room: Room::new(self.cut.contexts > 1, self.block.attention(), sequences * sequence),
+            routes: None,
         }
     }
 
@@ -280,7 +295,7 @@ impl<T: Number> Model<T> {
     ) -> Result<()> {
         let stage = &self.stages[stage];
         let Activations { blocks, y, end } = kept;
-        let Workspace { sums, room, .. } = room;
+        let Workspace { sums, room, routes, .. } = room;
         if let Some(id) = stage.embedding {
             weights.enter(Unit::Embedding, Pass::Forward)?;
             let (table, width) = (weights.of(id), self.lengths.width);
@@ -299,7 +314,7 @@ impl<T: Number> Model<T> {
             let given = Given { weights: &*weights, ranks, rope: &self.rope };
             let (before, after) = blocks.split_at_mut(index + 1);
             let y = after.first_mut().map_or(&mut *y, |next| &mut next.x);
-            self.block.forward(ids, given, &mut before[index], y, (sums, room))?;
+            self.block.forward(ids, given, &mut before[index], y, (sums, room, routes.as_deref_mut()))?;
             weights.leave(Unit::Block(layer))?;
         }
         if let (Some(ids), Some(kept)) = (stage.end, end) {
@@ -344,11 +359,11 @@ impl<T: Number> Model<T> {
             self.end_backward(ids, (&*weights, ranks), (targets, factor), (kept, room), gradients)?;
             self.leave_end(weights)?;
         }
-        let Workspace { pending, room, .. } = room;
+        let Workspace { pending, room, routes, .. } = room;
         for ((ids, layer), kept) in stage.blocks.iter().zip(stage.layers.clone()).zip(&kept.blocks).rev() {
             weights.enter(Unit::Block(layer), Pass::Backward)?;
             let given = Given { weights: &*weights, ranks, rope: &self.rope };
-            self.block.backward(ids, given, kept, (pending, room), gradients)?;
+            self.block.backward(ids, given, kept, (pending, room, routes.as_deref_mut()), gradients)?;
             weights.leave(Unit::Block(layer))?;
             std::mem::swap(&mut pending.dy, &mut pending.dx);
         }

@@ -2,6 +2,15 @@
 
 use crate::error::{Error, Result};
 
+/// Experts in the place of a block's gated unit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Experts {
+    /// How many there are, each a gated unit of its own.
+    pub count: usize,
+    /// How many of them a token goes to.
+    pub top_k: usize,
+}
+
 /// The lengths of a decoder-only transformer.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Shape {
@@ -17,6 +26,8 @@ pub struct Shape {
     pub kv_heads: usize,
     /// Elements of a token inside the gated unit.
     pub hidden: usize,
+    /// Experts, if blocks have them.
+    pub experts: Option<Experts>,
     /// Tokens of a sequence.
     pub sequence: usize,
     /// Whether the embedding is the matrix of the last layer, too.
@@ -37,7 +48,10 @@ impl Shape {
     /// six for each pair of a query element and a key in its sequence: twelve, halved since attention is causal.
     pub fn operations_per_token(&self) -> f64 {
         let kv_width = self.kv_heads * self.head();
-        let block = 2 * self.width * self.width + 2 * self.width * kv_width + 3 * self.width * self.hidden;
+        let units = self.experts.map_or(1, |experts| experts.top_k);
+        let router = self.experts.map_or(0, |experts| experts.count * self.width);
+        let attention = 2 * self.width * self.width + 2 * self.width * kv_width;
+        let block = attention + units * 3 * self.width * self.hidden + router;
         let parameters = self.layers * block + self.vocabulary * self.width;
         6.0 * (parameters + self.layers * self.width * self.sequence) as f64
     }
@@ -63,6 +77,11 @@ impl Shape {
         } else if !self.head().is_multiple_of(2) {
             let what = format!("heads have {} elements, and rotary positions turn pairs", self.head());
             Some((what, "make --width divided by --heads even"))
+        } else if let Some(Experts { count, top_k }) = self.experts
+            && !(1..=count).contains(&top_k)
+        {
+            let what = format!("a token goes to {top_k} experts, and there are {count}");
+            Some((what, "make --top-k at least 1 and at most --experts"))
         } else {
             None
         };

@@ -1,5 +1,8 @@
 //! The gradient of a whole model, in f64, and where its parameters lie.
 
+use consort::Communicator;
+use consort::experts::ExpertOptions;
+
 use super::*;
 use crate::error::Error;
 use crate::parameters::{Local, Present, Values};
@@ -16,6 +19,7 @@ fn shape(tied: bool) -> Shape {
         kv_heads: 2,
         hidden: 12,
         sequence: 6,
+        experts: None,
         tied,
         rope_base: 100.0,
         norm_epsilon: 1e-5,
@@ -62,15 +66,24 @@ fn backward(
     model.backward(0, (&mut present, &Ranks::alone(6)), given, rooms, gradients).unwrap();
 }
 
+/// Ways to the experts of a rank that has all.
+fn routes(model: &Model<f64>, tokens: usize) -> Option<Box<dyn Routes<f64>>> {
+    let Experts { count, top_k } = model.shape().experts?;
+    let options = ExpertOptions::new(count as u32, model.shape().width, top_k, tokens);
+    Some(f64::routes(&Communicator::local(1).unwrap()[0], options).unwrap())
+}
+
 #[test]
 fn gradients_are_those_of_the_loss() {
-    for tied in [false, true] {
-        let model = Model::new(shape(tied), 100).unwrap();
+    let experts = |count, top_k| Shape { experts: Some(Experts { count, top_k }), ..shape(false) };
+    for shape in [shape(false), shape(true), experts(4, 2), experts(3, 3), experts(2, 1)] {
+        let model = Model::new(shape, 100).unwrap();
         let layout = model.layout();
         let (data, targets) = (tokens("tokens", 12), tokens("targets", 12));
         let mut weights = weights(&model);
         let mut gradients = Values::zeros(layout).unwrap();
-        let (mut kept, mut room) = (model.activations(0, 2), model.workspace(2));
+        let mut kept = model.activations(0, 2);
+        let mut room = model.workspace(2).with_routes(routes(&model, 12));
         forward(&model, &weights, &data, (&mut kept, &mut room));
         model.loss(&Ranks::alone(6), &targets, &mut kept).unwrap();
         let mut local = Local::new(layout, &mut gradients, Tensor::default());

@@ -11,7 +11,7 @@ use consort::{Communicator, ReduceOp, Scope, ScopedWork};
 
 use crate::error::{Error, Result};
 use crate::number::Number;
-use crate::parameters::{Gradients, Layout, ParameterId, Values};
+use crate::parameters::{Gradients, Group, Layout, ParameterId, Values};
 use crate::ranks::Tensor;
 use crate::timeline::{Activity, Flight, Span};
 
@@ -69,8 +69,7 @@ impl<T: Number> Gradients<T> for Overlapped<'_, '_, '_, T> {
         layout.parameter(id).complete(self.place(id), &ranks)?;
         let bucket = layout.bucket(id);
         self.unfinished[bucket] -= 1;
-        if self.unfinished[bucket] == 0 {
-            assert_eq!(bucket, self.started.len(), "buckets are complete in their order");
+        if self.unfinished[bucket] == 0 && layout.group(bucket) == Group::All {
             let complete = self.buckets[bucket].take().expect("a bucket is complete once");
             let flight = Flight::now();
             let work = self.scope.all_reduce(complete, ReduceOp::Sum)?;
@@ -82,7 +81,8 @@ impl<T: Number> Gradients<T> for Overlapped<'_, '_, '_, T> {
 }
 
 /// Runs `backward`, which adds gradients to `values`, and sums them over the ranks of `comm`, which have the same parameters;
-/// those of `ranks` share each layer. The step began at `step`.
+/// those of `ranks` share each layer. Gradients of experts that not all of these have are left for [`sum_experts`]. The step
+/// began at `step`.
 ///
 /// # Errors
 /// What `backward` or an all-reduce ends with.
@@ -104,7 +104,7 @@ pub fn exchange<T: Number>(
         if let Err(error) = backward(&mut gradients) {
             return Ok(Err(error));
         }
-        assert_eq!(gradients.started.len(), count, "every gradient is finished");
+        assert!(gradients.unfinished.iter().all(|left| *left == 0), "every gradient is finished");
         gradients.started.iter_mut().for_each(Sum::look);
         let hidden = gradients.started.iter().filter(|sum| sum.flight.is_over()).count();
         let begun = Instant::now();
@@ -116,11 +116,33 @@ pub fn exchange<T: Number>(
         }
         let end = Instant::now();
         spans.push(Span::new(Activity::Wait, step, begun, end));
-        let sent = (0..count).map(|bucket| 2 * ring::<T>(layout.bucket_elements(bucket), comm.size())).sum();
+        let summed = (0..count).filter(|bucket| layout.group(*bucket) == Group::All);
+        let sent = summed.map(|bucket| 2 * ring::<T>(layout.bucket_elements(bucket), comm.size())).sum();
         Ok(Ok(Exchange { exposed: end - begun, hidden, sent, spans }))
     })
     .map_err(Error::from)
     .flatten()
+}
+
+/// After [`exchange`], sums the gradients of experts over the ranks of `comm`, which have the same ones.
+///
+/// # Errors
+/// What an all-reduce ends with.
+pub fn sum_experts<T: Number>(
+    comm: &Communicator,
+    layout: &Layout,
+    values: &mut Values<T>,
+    (step, exchange): (Instant, &mut Exchange),
+) -> Result<()> {
+    let begun = Instant::now();
+    for bucket in (0..layout.buckets()).filter(|bucket| layout.group(*bucket) == Group::Experts) {
+        comm.all_reduce(values.bucket_mut(bucket), ReduceOp::Sum)?;
+        exchange.sent += 2 * ring::<T>(layout.bucket_elements(bucket), comm.size());
+    }
+    let end = Instant::now();
+    exchange.exposed += end - begun;
+    exchange.spans.push(Span::new(Activity::Wait, step, begun, end));
+    Ok(())
 }
 
 /// The sequences of rank `rank` of `size` in a batch: as equal shares as there are.

@@ -13,7 +13,7 @@ use crate::number::Number;
 use crate::optimizer::{AdamW, Moments, Share, square_norm};
 use crate::parallel::data::{self, Exchange};
 use crate::parallel::zero::{Shares, Zero};
-use crate::parameters::{Gradients, Layout, Local, Parameter, Present, Values, Weights};
+use crate::parameters::{Gradients, Group, Layout, Local, Parameter, Present, Values, Weights};
 use crate::ranks::Tensor;
 
 /// The memory of a rank in bytes, with what lies between buckets and the largest buffers that there were.
@@ -41,7 +41,12 @@ pub struct Replica<T: Number> {
     kept: Kept<T>,
     moments: Moments<T>,
     share: Share,
+    /// Of experts that not all have.
+    of_experts: Share,
 }
+
+/// The ranks that have the same parameters, and those of them that have the same experts; `None` is a rank that is alone.
+pub type Replicas<'a> = [Option<&'a Communicator>; 2];
 
 /// Weights that are all here: the rank's own, or a copy.
 pub enum Gathered<'a, T: Number> {
@@ -68,21 +73,22 @@ fn sharers(comm: Option<&Communicator>) -> &Communicator {
 }
 
 impl<T: Number> Replica<T> {
-    /// Before the first step. `share` is this rank's among those that have the same parameters; one that is alone keeps all.
+    /// Before the first step. `share` is this rank's among those that have the same parameters, and among those that have the same
+    /// experts; one that is alone keeps all.
     ///
     /// # Errors
     /// [`Error::Memory`](crate::error::Error::Memory).
-    pub fn new(layout: &Layout, seed: u64, zero: Zero, share: Share) -> Result<Self> {
+    pub fn new(layout: &Layout, seed: u64, zero: Zero, [share, of_experts]: [Share; 2]) -> Result<Self> {
         if zero == Zero::Nothing || share.ranks == 1 {
             let kept = Kept::All { weights: Values::begin(layout, seed)?, gradients: Values::zeros(layout)? };
-            return Ok(Replica { kept, moments: Moments::new(layout, Share::WHOLE)?, share });
+            return Ok(Replica { kept, moments: Moments::new(layout, Share::WHOLE)?, share, of_experts });
         }
         let kept = Kept::Shares(Box::new(Shares::new(layout, seed, share, zero)?));
-        Ok(Replica { kept, moments: Moments::new(layout, share)?, share })
+        Ok(Replica { kept, moments: Moments::new(layout, share)?, share, of_experts })
     }
 
-    /// Runs `pass`, forward and backward of a step, with the weights and a place for gradients, and sums these over the ranks of `comm`,
-    /// which have the same parameters; those of `ranks` share each layer. The step began at `step`.
+    /// Runs `pass`, forward and backward of a step, with the weights and a place for gradients, and sums these over the ranks that have
+    /// the same parameters; those of `ranks` share each layer. The step began at `step`.
     ///
     /// # Errors
     /// What `pass` or an exchange ends with.
@@ -91,7 +97,7 @@ impl<T: Number> Replica<T> {
     /// If `pass` leaves a gradient unfinished.
     pub fn exchange(
         &mut self,
-        comm: Option<&Communicator>,
+        [comm, experts]: Replicas<'_>,
         (layout, ranks): (&Layout, Tensor<'_>),
         step: Instant,
         pass: impl FnOnce(&mut dyn Weights<T>, &mut dyn Gradients<T>) -> Result<()>,
@@ -106,15 +112,24 @@ impl<T: Number> Replica<T> {
             pass(&mut present, &mut Local::new(layout, gradients, ranks))?;
             return Ok(Exchange::default());
         };
-        data::exchange((comm, ranks), layout, gradients, step, |sums| pass(&mut present, sums))
+        let mut exchange =
+            data::exchange((comm, ranks), layout, gradients, step, |sums| pass(&mut present, sums))?;
+        if let Some(experts) = experts {
+            data::sum_experts(experts, layout, gradients, (step, &mut exchange))?;
+        }
+        Ok(exchange)
     }
 
     /// The square of the norm of this rank's share of the gradients; it is number `tensor` of those that share each layer.
     pub fn square_norm(&self, layout: &Layout, tensor: usize) -> f64 {
-        square_norm(layout, self.share, tensor, |bucket| match &self.kept {
+        let share = |bucket| match layout.group(bucket) {
+            Group::All => self.share,
+            Group::Experts => self.of_experts,
+        };
+        square_norm(layout, share, tensor, |bucket| match &self.kept {
             Kept::All { gradients, .. } => {
                 let all = gradients.bucket(bucket);
-                &all[self.share.of(all.len())]
+                &all[share(bucket).of(all.len())]
             }
             Kept::Shares(shares) => shares.gradients(bucket),
         })

@@ -10,7 +10,7 @@ use consort::{Communicator, ReduceOp};
 use crate::error::Result;
 use crate::mesh::{Mesh, Place};
 use crate::number::Number;
-use crate::parameters::{Layout, ParameterId, Shared, Values};
+use crate::parameters::{Group, Layout, ParameterId, Shared, Values};
 
 /// The elements of `whole`, a layout of all parameters, on rank 0, from those of `own`, this rank's. All ranks call it.
 ///
@@ -23,10 +23,14 @@ pub fn gather<T: Number>(
     whole: &Layout,
 ) -> Result<Option<Values<T>>> {
     let Place { data, context, tensor, .. } = mesh.place();
-    let is_first = data == 0 && context == 0;
+    // Of ranks with the same experts one gives them.
+    let is_first = |group| match group {
+        Group::All => data == 0 && context == 0,
+        Group::Experts => data / mesh.degrees().expert == 0 && context == 0,
+    };
     let mut given: HashMap<&str, ParameterId> = HashMap::new();
     for (id, parameter) in own.parameters() {
-        if is_first && (tensor == 0 || parameter.shared == Shared::Split) {
+        if is_first(parameter.group) && (tensor == 0 || parameter.shared == Shared::Split) {
             given.insert(&parameter.name, id);
         }
     }

@@ -21,6 +21,7 @@ pub(crate) fn run() -> Run {
         kv_heads: 2,
         hidden: 64,
         sequence: 32,
+        experts: None,
         tied: false,
         rope_base: 10_000.0,
         norm_epsilon: 1e-5,

@@ -18,6 +18,7 @@ use crate::error::Result;
 use crate::model::{Activations, Model, Ranks, Workspace};
 use crate::number::Number;
 use crate::parameters::{Gradients, Pass, Unfinished, Weights};
+use crate::routes::Routes;
 use crate::timeline::{Activity, Span};
 
 /// A step's way through a rank's stages.
@@ -87,8 +88,15 @@ fn rooms(plan: &Plan, actions: &[Action], kind: impl Fn(usize) -> usize) -> (Vec
 }
 
 impl<T: Number> Pipeline<T> {
-    /// The part of rank `rank`, which has the stages of `model`; a micro-batch has `sequences` sequences.
-    pub fn new(model: &Model<T>, plan: Plan, rank: usize, sequences: usize) -> Self {
+    /// The part of rank `rank`, which has the stages of `model`; a micro-batch has `sequences` sequences. `routes` lead to the
+    /// experts, if there are any.
+    pub fn new(
+        model: &Model<T>,
+        plan: Plan,
+        rank: usize,
+        sequences: usize,
+        routes: Option<Box<dyn Routes<T>>>,
+    ) -> Self {
         let (stages, layers) = (&model.own().stages, model.shape().layers);
         let lengths = |chunk: usize| (stages[chunk].len(), stages[chunk].end == layers);
         // Stages of the same lengths are of the kind of the first of them.
@@ -100,7 +108,7 @@ impl<T: Number> Pipeline<T> {
         Pipeline {
             doings: program(&plan).swap_remove(rank),
             tokens: sequences * model.lengths().sequence,
-            workspace: model.workspace(sequences),
+            workspace: model.workspace(sequences).with_routes(routes),
             hops: Hops::new(plan, elements),
             plan,
             slots,
