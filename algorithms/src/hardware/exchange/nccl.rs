@@ -122,6 +122,9 @@ impl Reader<'_> {
         let line = xml::line(self.draft.place, element);
         let mut attributes: Attributes =
             element.attributes().map(|each| (each.name().to_owned(), each.value().to_owned())).collect();
+        if attributes.remove("pcilink").is_some() {
+            self.draft.note(line, "the attribute pcilink has no meaning and is ignored".to_owned());
+        }
         match (element.tag_name().name(), inside) {
             ("cpu", Inside::System) => self.cpu(line, attributes).map(|id| Some(Inside::Tree(id))),
             ("pci", Inside::Tree(above)) => self.pci(element, line, above, attributes).map(Some),
@@ -148,7 +151,9 @@ impl Reader<'_> {
                 let mb_s = self.number(line, &mut attributes, "bw")?.unwrap_or(0);
                 self.wire(line, gpu, WireKind::C2c { mb_s }, &attributes).map(|()| None)
             }
-            ("pcilink", Inside::Tree(bridge)) => {
+            ("pcilink", Inside::Tree(bridge))
+                if matches!(self.draft.hardware.node(bridge).kind, NodeKind::Bridge(_)) =>
+            {
                 // Links between switches, which NCCL takes for part of the switch; kept, and used for nothing.
                 let target = attributes.remove("target").unwrap_or_default();
                 let known = self.draft.hardware.node_mut(bridge).extra.entry("pcilink".into()).or_default();

@@ -1,7 +1,9 @@
 //! hwloc, nvidia-smi and NCCL's graphs.
 
-use super::{machine, noted, refused, survives_text, wires};
-use consort_algorithms::hardware::exchange::{Content, nccl_graph_xml, read};
+use super::{machine, noted, refused, survives_text, survives_xml, wires};
+use consort_algorithms::hardware::exchange::{
+    Content, nccl_graph_xml, nccl_topology_xml, read, read_hardware,
+};
 use consort_algorithms::hardware::{LinkKind, NodeKind, PathKind, Paths, Rates, Wires};
 
 /// Two sockets; on the first a switch with a V100 and an adapter, on the second an NVSwitch.
@@ -268,4 +270,28 @@ fn the_text_of_a_graph_of_ranks_is_known_too() {
         panic!("it is a graph of ranks")
     };
     assert_eq!(read, topology);
+}
+
+/// Links between switches are those of bridges: nothing else keeps them, whether they are elements or attributes.
+#[test]
+fn a_pcilink_outside_of_a_bridge_is_ignored_aloud() {
+    let cpu = |attribute: &str, inside: &str| {
+        format!("<system version=\"1\">\n<cpu numaid=\"0\"{attribute}>\n{inside}</cpu>\n</system>\n")
+    };
+    let plain = machine(&cpu("", ""));
+    for text in [cpu("", "<pcilink target=\"0000:04:00.0\"/>\n"), cpu(" pcilink=\"0000:04:00.0\"", "")] {
+        let (hardware, notes) = read_hardware(text.as_bytes()).expect("a machine");
+        assert_eq!(hardware, plain, "{text}");
+        assert!(notes.iter().any(|note| note.text.contains("pcilink")), "{notes:?}");
+        survives_xml(&hardware);
+    }
+    let bridge =
+        "<pci busid=\"0000:01:00.0\" class=\"0x060400\">\n<pcilink target=\"0000:04:00.0\"/>\n</pci>\n";
+    let hardware = machine(&cpu("", bridge));
+    assert!(
+        nccl_topology_xml(&hardware)
+            .expect("it can be written")
+            .contains("<pcilink target=\"0000:04:00.0\"/>")
+    );
+    survives_xml(&hardware);
 }
