@@ -11,9 +11,7 @@ use consort_trainer::parameters::Unit;
 use consort_trainer::text::Text;
 use consort_trainer::train::{Run, Step, Trainer};
 
-mod common;
-
-use common::{bits, check_parity, data_parallel, losses, run, trained, trained_with};
+use crate::common::{bits, check_parity, data_parallel, losses, run, trained, trained_with};
 
 const STAGES: [Zero; 3] = [Zero::Moments, Zero::Gradients, Zero::Weights];
 

@@ -18,11 +18,8 @@ use consort_trainer::parameters::Parameter;
 use consort_trainer::text::Text;
 use consort_trainer::train::{Run, Trainer};
 
-#[allow(dead_code, reason = "the run alone is needed")]
-mod common;
-
 fn run(degrees: Degrees) -> Run {
-    let run = common::run();
+    let run = crate::common::run();
     let shape = Shape { width: 16, kv_heads: 4, hidden: 32, sequence: 16, ..run.shape };
     Run { shape, degrees, schedule: Schedule { rate: 3e-3, least: 3e-4, warmup: 2, steps: 20 }, ..run }
 }

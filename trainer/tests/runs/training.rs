@@ -1,10 +1,8 @@
 //! Whole runs: the same bits every time, the same model on any number of ranks, and PyTorch's losses.
 
-mod common;
-
 use std::time::Instant;
 
-use common::{bits, check_parity, data_parallel, losses, run, trained};
+use crate::common::{bits, check_parity, data_parallel, losses, run, trained};
 use consort::Communicator;
 use consort_trainer::mesh::Degrees;
 use consort_trainer::model::{Experts, Shape};

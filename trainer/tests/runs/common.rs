@@ -79,7 +79,6 @@ pub(crate) fn trained_with<T: Number>(run: Run, steps: usize, options: &Options)
 }
 
 /// A run of data parallelism alone.
-#[allow(dead_code, reason = "tests of pipelines have none")]
 pub(crate) fn data_parallel(ranks: usize) -> Run {
     Run { degrees: Degrees::data(ranks), ..run() }
 }

@@ -1,8 +1,6 @@
 //! Pipelines: they train what one rank trains, with its bits where nothing else is shared, and send what the formula says.
 
-mod common;
-
-use common::{Trained, bits, check_parity, losses, run, trained};
+use crate::common::{Trained, bits, check_parity, losses, run, trained};
 use consort::Communicator;
 use consort_trainer::mesh::Degrees;
 use consort_trainer::model::Shape;

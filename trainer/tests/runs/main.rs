@@ -1,0 +1,7 @@
+//! Whole runs of the trainer on ranks that are threads.
+
+mod checkpoints;
+mod common;
+mod pipeline;
+mod training;
+mod zero;
