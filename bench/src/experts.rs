@@ -123,19 +123,10 @@ enum Lengths {
 pub(crate) fn run(words: &[OsString]) -> Result<Exit, Failure> {
     let Some(arguments) = planned::parse::<Arguments>(&words[1..])? else { return Ok(Exit::Done) };
     let options = Options::default();
-    if let Some(place) = arguments.place {
-        let id = launch::enter(place)?;
-        let member = backend::join(place.rank, place.size, &id, &options)?;
-        let note = arguments.note.clone().unwrap_or_default();
+    let is_asked_for = arguments.ranks.is_some() || arguments.threads;
+    let note = arguments.note.as_deref();
+    if let Some((member, note)) = launch::started(arguments.place, note, is_asked_for, &options)? {
         return arguments.one_rank(&member, &note);
-    }
-    if let Some(launch) = backend::detect()?.filter(|launch| launch.size > 1) {
-        if arguments.ranks.is_some() || arguments.threads {
-            let text = format!("{} started the ranks; leave out --ranks and --threads", launch.launcher);
-            return Err(Failure::usage(text));
-        }
-        let note = format!("{} ranks: as {} says", launch.size, launch.launcher);
-        return arguments.one_rank(&backend::launched(&options)?, &note);
     }
     let ranks = arguments.ranks.unwrap_or(2);
     Limits::of_this_process().check_memory(ranks, bounds::rank_bytes(arguments.bytes()))?;

@@ -13,12 +13,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use consort::Options;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{Id as WaitId, WaitPidFlag, waitid};
 use nix::unistd::{getpid, getppid};
 
 use crate::arguments::Place;
-use crate::backend::Id;
+use crate::backend::{self, Id, Member};
 use crate::failure::{Exit, Failure};
 use crate::progress;
 
@@ -264,6 +265,28 @@ fn summary_lines(failed: &[(u32, Exit, String)], killed: &[u32]) -> Vec<String> 
         lines.push(format!("rank {rank} did not end by itself within {} s and was killed", GRACE.as_secs()));
     }
     lines
+}
+
+/// This rank and what its first line says, where it was started as one: by this program, or by a launcher. `is_asked_for` is
+/// whether ranks are to be started here, which a launcher has done.
+pub(crate) fn started(
+    place: Option<Place>,
+    note: Option<&str>,
+    is_asked_for: bool,
+    options: &Options,
+) -> Result<Option<(Member, String)>, Failure> {
+    if let Some(place) = place {
+        let id = enter(place)?;
+        let member = backend::join(place.rank, place.size, &id, options)?;
+        return Ok(Some((member, note.unwrap_or_default().to_owned())));
+    }
+    let Some(launch) = backend::detect()?.filter(|launch| launch.size > 1) else { return Ok(None) };
+    if is_asked_for {
+        let text = format!("{} started the ranks; leave out --ranks and --threads", launch.launcher);
+        return Err(Failure::usage(text));
+    }
+    let note = format!("{} ranks: as {} says", launch.size, launch.launcher);
+    Ok(Some((backend::launched(options)?, note)))
 }
 
 /// In a rank process: ties its life to the parent's and reads the job's id.

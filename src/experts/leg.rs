@@ -360,10 +360,9 @@ fn exchange_lengths(
     for (from, count) in (0..).zip(&received) {
         let length = if *count > 0 { heard.next().unwrap_or(0) as usize } else { 0 };
         let most = layout.message_bytes_max(layout.rows_max(stretch, from, own));
-        if length > most || (from == own && length != 0) {
-            return Err(Error::internal(format!(
-                "rank {from} has a message of {length} bytes, {most} at most"
-            )));
+        let is_none = length == 0;
+        if !is_none && (from == own || !(HEADER_BYTES..=most).contains(&length)) {
+            return Err(broken(way, &format!("rank {from} has a message of {length} bytes, {most} at most")));
         }
         lengths.push(length);
     }
@@ -423,14 +422,13 @@ fn arrivals<W: Real>(
             let words_bytes = words.saturating_mul(size_of::<u32>());
             let needed = count.saturating_mul(layout.row_bytes).saturating_add(words_bytes);
             if needed > lengths[from] - HEADER_BYTES {
-                return Err(Error::internal(format!(
-                    "rank {from} sent {count} rows in {} bytes",
-                    lengths[from]
-                )));
+                let text = format!("rank {from} sent {count} rows in {} bytes", lengths[from]);
+                return Err(broken(way, &text));
             }
             let mut read = vec![0u32; words];
             SpanMut::of(&mut read).copy_from(bytes.slice(start + HEADER_BYTES, words_bytes));
-            next.read((layout, stretch), (from as Rank, count), &read, first + starts.len() as u32)?;
+            next.read((layout, stretch), (from as Rank, count), &read, first + starts.len() as u32)
+                .map_err(|error| broken(way, &error.to_string()))?;
             starts.extend((0..count).map(|row| start + HEADER_BYTES + words_bytes + row * layout.row_bytes));
         }
         rows.push(next.rows.len() - rows_before);
@@ -472,15 +470,23 @@ fn check_number(way: Way<'_>, from: Rank, bytes: Span<'_>) -> Result<()> {
     if number == way.number {
         return Ok(());
     }
-    way.comm.abort(&format!(
-        "rank {from} sent rows of {} to rank {}, which is at {}: all ranks must pass the handle of the same dispatch",
-        named(number),
-        way.layout.rank,
-        named(way.number),
-    ));
-    // The error of an abort is the same on all ranks.
-    way.comm.barrier()?;
-    Err(Error::internal("a communicator that was aborted goes on"))
+    Err(broken(
+        way,
+        &format!(
+            "rank {from} sent rows of {} to rank {}, which is at {}: all ranks must pass the handle of the same dispatch",
+            named(number),
+            way.layout.rank,
+            named(way.number),
+        ),
+    ))
+}
+
+/// What came cannot be taken: ends the communicator, so that no rank waits for this one, with an error that is the same on
+/// all ranks.
+fn broken(way: Way<'_>, why: &str) -> Error {
+    way.comm.abort(why);
+    let end = way.comm.barrier();
+    end.err().unwrap_or_else(|| Error::internal("a communicator that was aborted goes on"))
 }
 
 /// `dispatch 3 of group 1`: the number has the group of experts above.

@@ -31,16 +31,19 @@ impl Core {
     ) -> Result<u64> {
         let engine = &mut *owned.engine;
         let (ticket, last) = lend(|lender| {
-            let (ticket, last) = self.start_lent(engine, lender, entries, timeout);
-            let mut queued = Queued { core: self, engine: &mut *engine, until: Some(&ticket) };
-            let driven = catch_unwind(AssertUnwindSafe(|| drive(self.policy.waiter(), &mut queued)));
-            if let Err(panic) = driven {
+            let driven = catch_unwind(AssertUnwindSafe(|| {
+                let (ticket, last) = self.start_lent(engine, lender, entries, timeout);
+                let mut queued = Queued { core: self, engine: &mut *engine, until: Some(&ticket) };
+                // The ticket has the end of each.
+                let _ = drive(self.policy.waiter(), &mut queued);
+                (ticket, last)
+            }));
+            driven.unwrap_or_else(|panic| {
                 self.fail_half_done();
                 engine.fail_queue(&Error::internal("a panic in a turn of what was started"));
                 self.note_queued(engine);
-                resume_unwind(panic);
-            }
-            (ticket, last)
+                resume_unwind(panic)
+            })
         });
         drop(owned);
         self.let_go();

@@ -104,7 +104,14 @@ impl Core {
 
     pub(in crate::communicator) fn advance_queue(&self, engine: &mut Engine) -> Progress {
         let before = engine.queued();
-        let progress = engine.advance_queue();
+        // A defect leaves no operation behind without an end, whichever thread drives.
+        let turn = catch_unwind(AssertUnwindSafe(|| engine.advance_queue()));
+        let progress = turn.unwrap_or_else(|_| {
+            let error = Error::internal("a panic in a turn of what was started");
+            self.group.fail(error.clone());
+            engine.fail_queue(&error);
+            Progress::Done
+        });
         self.is_woken.store(progress == Progress::Blocked && engine.is_woken(), Ordering::Relaxed);
         self.queued.store(engine.queued(), Ordering::Relaxed);
         if engine.queued() != before {

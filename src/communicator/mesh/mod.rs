@@ -97,6 +97,11 @@ impl Communicator {
         let _entered = span.enter();
         let checked = Shape::new(axes, self.size()).and_then(|shape| Ok((sets(&shape, along)?, shape)));
         let agreed = self.agree_on_mesh(&asked);
+        if let Err(error) = &agreed
+            && error.is_fatal()
+        {
+            return Err(error.clone());
+        }
         // What is wrong here says more than that others asked for something else.
         let (sets, shape) = checked?;
         let Said { number, by_control_links, .. } = agreed?;

@@ -27,8 +27,7 @@ impl Shape {
             return Err(Error::invalid(what, format!("name from 1 to {AXES_MAX} axes")));
         }
         for (at, (name, size)) in axes.iter().enumerate() {
-            let is_plain = |c: char| c.is_alphanumeric() || "_-.".contains(c);
-            if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(is_plain) {
+            if name.len() > NAME_BYTES_MAX || !is_plain(name) {
                 let hint =
                     format!("name it by 1 to {NAME_BYTES_MAX} bytes of letters, digits, `_`, `-` and `.`");
                 return Err(Error::invalid(format!("axis {at} of a mesh has the name {name:?}"), hint));
@@ -146,16 +145,32 @@ impl Shape {
     }
 }
 
+/// Whether an axis can have this name, whatever its length.
+fn is_plain(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "_-.".contains(c))
+}
+
 /// A mesh as its program asks for it: `dp=2, cp=2, tp=2 along dp+cp`.
 pub(super) fn text(axes: &[(&str, u32)], along: &[&[&str]]) -> String {
-    let axes = axes.iter().map(|(name, size)| format!("{name}={size}")).collect::<Vec<_>>().join(", ");
-    let along = along.iter().map(|names| names.join("+")).collect::<Vec<_>>().join(", ");
+    // A name that is refused is quoted, so that it makes the text of no other mesh.
+    let shown = |name: &str| if is_plain(name) { name.to_owned() } else { format!("{name:?}") };
+    let axes: Vec<String> = axes.iter().map(|(name, size)| format!("{}={size}", shown(name))).collect();
+    let set = |names: &&[&str]| names.iter().map(|name| shown(name)).collect::<Vec<_>>().join("+");
+    let (axes, along) = (axes.join(", "), along.iter().map(set).collect::<Vec<_>>().join(", "));
     if along.is_empty() { axes } else { format!("{axes} along {along}") }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn different_meshes_have_different_texts() {
+        assert_eq!(text(&[("a", 1), ("b", 2)], &[&["a", "b"]]), "a=1, b=2 along a+b");
+        assert_ne!(text(&[("a=1, b", 2)], &[]), text(&[("a", 1), ("b", 2)], &[]));
+        assert_ne!(text(&[("a", 1)], &[&["a+b"]]), text(&[("a", 1)], &[&["a", "b"]]));
+        assert_ne!(text(&[("", 1)], &[]), text(&[("\"\"", 1)], &[]));
+    }
 
     fn refused(axes: &[(&str, u32)], ranks: u32) -> String {
         let error = Shape::new(axes, ranks).expect_err("refused");
