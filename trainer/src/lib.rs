@@ -32,7 +32,6 @@
 #![deny(unsafe_code)]
 
 pub mod arguments;
-pub mod bfloat16;
 pub mod chart;
 pub mod checkpoint;
 pub mod config;

@@ -1,7 +1,7 @@
 //! The ranks of a job as a mesh: an axis for each way to share the work.
 //!
-//! Invariant: ranks are numbered with the last axis fastest, in the order pipeline, data, context, tensor, so that the ranks which
-//! speak the most are neighbours. An axis of one rank has no communicator.
+//! Invariant: ranks are numbered with the last axis fastest, in the order pipeline, data, expert, context, tensor, so that the
+//! ranks which speak the most are neighbours. An axis of one rank has no communicator.
 
 use consort::Communicator;
 

@@ -202,7 +202,9 @@ impl Number for f32 {
     bytes!("F32");
 }
 
-/// The bits of an `f32` whose upper half is the nearest bfloat16. The lower half means nothing.
+/// The bits of an `f32` whose upper half is the nearest bfloat16, ties to the even one; subnormal numbers are kept, and a value
+/// that is no number stays one. The lower half means nothing. No instruction is used, as the one that rounds takes subnormal
+/// numbers for zero.
 #[inline(always)]
 pub(crate) fn rounded_bits(value: f32) -> u32 {
     let bits = value.to_bits();
@@ -266,6 +268,23 @@ mod tests {
         assert_eq!(Number::exp(0f32), 1.0);
         assert!(Number::exp(f32::NAN).is_nan());
         assert!(Number::exp(-1e30f32) < 1e-37 && Number::exp(1e30f32) > 1e37);
+    }
+
+    #[test]
+    fn bfloat16_is_that_of_the_library() {
+        const SEED: u64 = 20_261_130;
+        // Numbers, ties and their neighbours, subnormal numbers, both ends of the range, infinities and values that are none.
+        let edges =
+            [0u32, 1, 0x7fff, 0x8000, 0x8001, 0x1_8000, 0x7f_ffff, 0x80_0000, 0x3f80_8000, 0x3f81_8000];
+        let ends =
+            [0x7f7f_7fff, 0x7f7f_8000, 0x7f7f_ffff, 0x7f80_0000, 0x7f80_0001, 0x7fff_ffff, 0x7fc0_0000];
+        let edges = edges.iter().chain(&ends).flat_map(|bits| [*bits, bits | 1 << 31]);
+        let random = crate::random::Random::new(SEED, "bits");
+        for bits in edges.chain((0..10_001).map(|index| random.bits(index) as u32)) {
+            let value = f32::from_bits(bits);
+            let expected = u32::from(consort::bf16::from_f32(value).to_bits()) << 16;
+            assert_eq!(value.bfloat16().to_bits(), expected, "seed {SEED}: {bits:#x}");
+        }
     }
 
     #[test]

@@ -80,11 +80,6 @@ impl Flight {
         }
     }
 
-    /// Whether it was seen to be over.
-    pub fn is_over(&self) -> bool {
-        self.over.is_some()
-    }
-
     /// From its start, or that of the step, to when it was seen to be over.
     pub fn span(&self, activity: Activity, step: Instant) -> Span {
         Span::new(activity, step, self.begun, self.over.unwrap_or_else(Instant::now))

@@ -266,7 +266,6 @@ pub(crate) const FLOORS: [(&str, &[&str]); 17] = [
             "routes",
             "random",
             "number",
-            "bfloat16",
             "products",
             "mesh",
             "ranks",

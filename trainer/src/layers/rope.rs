@@ -31,32 +31,22 @@ impl<T: Number> Rope<T> {
         Rope { half, cosines: table(f64::cos), sines: table(f64::sin) }
     }
 
-    /// Turns every head of every token; a token is `width` elements, and every `sequence` tokens positions begin at 0.
-    pub fn turn(&self, values: &mut [T], width: usize, sequence: usize, turn: Turn) {
-        with_vectors(|| rotate(self, values, width, |token| token % sequence, turn));
-    }
-
-    /// As [`Rope::turn`], with the position of each token of a sequence: `positions.len()` tokens are one.
+    /// Turns every head of every token; a token is `width` elements, and every `positions.len()` tokens are a sequence, each at
+    /// its position.
     ///
     /// # Panics
     /// If a position is beyond those that there are turns of.
-    pub fn turn_at(&self, values: &mut [T], width: usize, positions: &[usize], turn: Turn) {
-        with_vectors(|| rotate(self, values, width, |token| positions[token % positions.len()], turn));
+    pub fn turn(&self, values: &mut [T], width: usize, positions: &[usize], turn: Turn) {
+        with_vectors(|| rotate(self, values, width, positions, turn));
     }
 }
 
 #[inline(always)]
-fn rotate<T: Number>(
-    rope: &Rope<T>,
-    values: &mut [T],
-    width: usize,
-    position: impl Fn(usize) -> usize,
-    turn: Turn,
-) {
+fn rotate<T: Number>(rope: &Rope<T>, values: &mut [T], width: usize, positions: &[usize], turn: Turn) {
     let half = rope.half;
     let sign = if turn == Turn::On { T::ONE } else { -T::ONE };
     for (token, row) in values.chunks_exact_mut(width).enumerate() {
-        let position = position(token);
+        let position = positions[token % positions.len()];
         let at = position * half..(position + 1) * half;
         let (cosines, sines) = (&rope.cosines[at.clone()], &rope.sines[at]);
         for head in row.chunks_exact_mut(2 * half) {

@@ -69,7 +69,7 @@ fn linear_of_bfloat16() {
     let values = |name, len| values(name, len).into_iter().map(|value| value as f32).collect::<Vec<f32>>();
     let (w, x, dy) = (values("w", 37 * 23), values("x", tokens * 37), values("dy", tokens * 23));
     let rounded = |values: &[f32]| -> Vec<f64> {
-        values.iter().map(|value| half::bf16::from_f32(*value).to_f64()).collect()
+        values.iter().map(|value| consort::bf16::from_f32(*value).to_f64()).collect()
     };
     let check = |what: &str, found: &[f32], expected: &[f64]| {
         for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
@@ -112,15 +112,15 @@ fn rms_norm() {
 
 #[test]
 fn rotary_positions_turn_back_and_see_distances_alone() {
-    let rope = Rope::<f64>::new(8, 6, 100.0);
+    let (rope, positions) = (Rope::<f64>::new(8, 6, 100.0), [0, 1, 2, 3, 4, 5, 6, 7]);
     let original = values("x", 2 * 8 * 12);
     let mut turned = original.clone();
-    rope.turn(&mut turned, 12, 8, Turn::On);
+    rope.turn(&mut turned, 12, &positions, Turn::On);
     let (first, second) = (&turned[..12], &turned[8 * 12..9 * 12]);
     assert_eq!((first, second), (&original[..12], &original[8 * 12..9 * 12]), "position 0 of both sequences");
     // The gradient of a rotation is the rotation back, since it keeps lengths.
     let mut back = turned.clone();
-    rope.turn(&mut back, 12, 8, Turn::Back);
+    rope.turn(&mut back, 12, &positions, Turn::Back);
     assert!(back.iter().zip(&original).all(|(a, b)| (a - b).abs() < 1e-12));
     // The product of a query and a key depends on how far apart they are.
     let (query, key) = (values("q", 6), values("k", 6));
@@ -128,7 +128,7 @@ fn rotary_positions_turn_back_and_see_distances_alone() {
         let mut rows = vec![0.0; 8 * 12];
         rows[q * 12..q * 12 + 6].copy_from_slice(&query);
         rows[k * 12 + 6..k * 12 + 12].copy_from_slice(&key);
-        rope.turn(&mut rows, 12, 8, Turn::On);
+        rope.turn(&mut rows, 12, &positions, Turn::On);
         dot(&rows[q * 12..q * 12 + 6], &rows[k * 12 + 6..k * 12 + 12])
     };
     assert!((product(5, 3) - product(7, 5)).abs() < 1e-12);

@@ -145,8 +145,8 @@ impl Attend {
         self.key_value.forward(of(ids.key), normed, &mut kept.k, Into::Replace);
         self.key_value.forward(of(ids.value), normed, &mut kept.v, Into::Replace);
         let (ring, positions) = (&given.ranks.ring, given.ranks.ring.positions());
-        given.rope.turn_at(&mut kept.q, self.query.outputs, positions, Turn::On);
-        given.rope.turn_at(&mut kept.k, self.key_value.outputs, positions, Turn::On);
+        given.rope.turn(&mut kept.q, self.query.outputs, positions, Turn::On);
+        given.rope.turn(&mut kept.k, self.key_value.outputs, positions, Turn::On);
         let inputs = Inputs { q: &kept.q, k: &kept.k, v: &kept.v };
         ring.forward(&self.attention, inputs, (&mut kept.attended, &mut kept.logs), room)?;
         let attended = &kept.attended;
@@ -200,8 +200,8 @@ impl Attend {
         let (ring, positions) = (&given.ranks.ring, given.ranks.ring.positions());
         let outputs = (&kept.attended[..], &p.attended[..], &kept.logs[..]);
         ring.backward(&self.attention, inputs, outputs, gradients, room)?;
-        given.rope.turn_at(&mut p.q, self.query.outputs, positions, Turn::Back);
-        given.rope.turn_at(&mut p.k, self.key_value.outputs, positions, Turn::Back);
+        given.rope.turn(&mut p.q, self.query.outputs, positions, Turn::Back);
+        given.rope.turn(&mut p.k, self.key_value.outputs, positions, Turn::Back);
         let normed = p.normed.all_mut();
         self.query.backward_input(of(ids.query), &p.q, normed, Into::Replace);
         self.key_value.backward_input(of(ids.key), &p.k, normed, Into::Add);

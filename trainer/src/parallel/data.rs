@@ -21,8 +21,6 @@ pub struct Exchange {
     /// Exposed communication, and waiting for slower ranks: the time in which this rank did nothing but wait for sums, weights, keys
     /// or the other ranks of a layer.
     pub exposed: Duration,
-    /// Buckets whose sums were over on this rank before its backward ended.
-    pub hidden: usize,
     /// The bytes that this rank sends where all ranks are in a ring.
     pub sent: usize,
     /// The sums, and the wait for the last of them.
@@ -106,7 +104,6 @@ pub fn exchange<T: Number>(
         }
         assert!(gradients.unfinished.iter().all(|left| *left == 0), "every gradient is finished");
         gradients.started.iter_mut().for_each(Sum::look);
-        let hidden = gradients.started.iter().filter(|sum| sum.flight.is_over()).count();
         let begun = Instant::now();
         let mut spans = Vec::with_capacity(count + 1);
         for sum in &mut gradients.started {
@@ -118,7 +115,7 @@ pub fn exchange<T: Number>(
         spans.push(Span::new(Activity::Wait, step, begun, end));
         let summed = (0..count).filter(|bucket| layout.group(*bucket) == Group::All);
         let sent = summed.map(|bucket| 2 * ring::<T>(layout.bucket_elements(bucket), comm.size())).sum();
-        Ok(Ok(Exchange { exposed: end - begun, hidden, sent, spans }))
+        Ok(Ok(Exchange { exposed: end - begun, sent, spans }))
     })
     .map_err(Error::from)
     .flatten()

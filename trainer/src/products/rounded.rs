@@ -1,6 +1,6 @@
 //! Products of matrices whose elements are rounded to bfloat16.
 //!
-//! Invariant: operands have the same values on every processor: rounding is `bfloat16.rs`'s. With a tile, both are packed
+//! Invariant: operands have the same values on every processor: rounding is that of `number.rs`. With a tile, both are packed
 //! in pairs as the tile reads them, block by block (Goto and van de Geijn, 2008): a block of the right one and one of the left
 //! fit the second cache, and a panel of the left one the first. Without one, both are rounded as they lie and `gemm` multiplies
 //! them. Room belongs to the thread and is kept. Absent: the tile, which is `unsafe`.

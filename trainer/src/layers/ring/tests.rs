@@ -260,14 +260,14 @@ fn ranks_turn_their_tokens_by_their_positions() {
     let random = Random::new(SEED, "x");
     let all: Vec<f64> = (0..2 * 12 * 8).map(|index| random.normal(index)).collect();
     let mut turned = all.clone();
-    rope.turn(&mut turned, width, sequence, Turn::On);
+    rope.turn(&mut turned, width, &positions(sequence, 0, 1).unwrap(), Turn::On);
     for rank in 0..3 {
         let positions = positions(sequence, rank, 3).unwrap();
         let original = chosen(&all, width, sequence, &positions);
         let mut own = original.clone();
-        rope.turn_at(&mut own, width, &positions, Turn::On);
+        rope.turn(&mut own, width, &positions, Turn::On);
         assert_eq!(own, chosen(&turned, width, sequence, &positions), "rank {rank}");
-        rope.turn_at(&mut own, width, &positions, Turn::Back);
+        rope.turn(&mut own, width, &positions, Turn::Back);
         assert!(own.iter().zip(&original).all(|(a, b)| (a - b).abs() < 1e-12), "rank {rank}");
     }
 }

@@ -71,7 +71,6 @@ impl<T: Number> Shares<T> {
         let mut summed = Summed { sums: &mut *sums, comm, layout, ranks };
         pass(&mut Found { weights: &mut *weights, comm, layout }, &mut summed)?;
         sums.look();
-        let hidden = sums.over();
         let begun = Instant::now();
         sums.end()?;
         let end = Instant::now();
@@ -80,7 +79,7 @@ impl<T: Number> Shares<T> {
         let mut spans: Vec<Span> = of_sums.chain(of_weights).collect();
         spans.push(Span::new(Activity::Wait, step, begun, end));
         let exchange =
-            Exchange { exposed: sums.waited + weights.waited, hidden, sent: sums.sent + weights.sent, spans };
+            Exchange { exposed: sums.waited + weights.waited, sent: sums.sent + weights.sent, spans };
         weights.begin();
         Ok(exchange)
     }

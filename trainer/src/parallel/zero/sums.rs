@@ -79,11 +79,6 @@ impl<T: Number> Sums<T> {
         self.started.iter_mut().for_each(|sum| sum.flight.look(sum.work.is_done()));
     }
 
-    /// How many sums were seen to be over.
-    pub(super) fn over(&self) -> usize {
-        self.flights.iter().chain(self.started.iter().map(|sum| &sum.flight)).filter(|f| f.is_over()).count()
-    }
-
     /// Waits until at most `left` sums are under way.
     fn settle(&mut self, left: usize) -> Result<()> {
         let begun = Instant::now();

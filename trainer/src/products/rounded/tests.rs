@@ -85,7 +85,7 @@ impl Operand {
     ) -> Self {
         let (lines, len) = if transposed { (columns, rows) } else { (rows, columns) };
         let values: Vec<f32> = (0..(lines * (len + case.beyond)) as u64).map(value).collect();
-        let rounded = values.iter().map(|value| half::bf16::from_f32(*value).to_f64()).collect();
+        let rounded = values.iter().map(|value| consort::bf16::from_f32(*value).to_f64()).collect();
         Operand { values, rounded, rows, columns, beyond: case.beyond, transposed }
     }
 
@@ -246,7 +246,7 @@ fn models_of_f64_round_alike() {
     let (a, b) = (View::new(&a, 1, 2, 2), View::new(&b, 1, 2, 2).transposed());
     Products::Bf16.multiply(ViewMut::new(&mut to, 1, 1, 1), Into::Replace, 1.0, a, b);
     // Both are halfway between two: the first above an even one, the second below.
-    let expected = 1.0 + 4.0 / 256.0 + 3.0 * f64::from(half::bf16::from_f32(0.1));
+    let expected = 1.0 + 4.0 / 256.0 + 3.0 * f64::from(consort::bf16::from_f32(0.1));
     assert_eq!(to, [expected]);
 }
 
