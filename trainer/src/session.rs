@@ -282,7 +282,9 @@ fn report<T: Number>(
     );
     if let Some([step, exposed]) = course.progress.medians() {
         let [step, exposed] = [step, exposed].map(|time| time.as_secs_f64() * 1e3);
-        println!("a step took {step:.2} ms on rank 0, {exposed:.2} ms of them exposed communication (medians)");
+        println!(
+            "a step took {step:.2} ms on rank 0, {exposed:.2} ms of them exposed communication (medians)"
+        );
     }
     if trainer.run().degrees.pipeline > 1 {
         println!("rank 0 sent {} bytes a step to its neighbours in the pipeline", last.sent_rows);
