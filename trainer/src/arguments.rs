@@ -14,6 +14,7 @@ use crate::optimizer::{AdamW, Schedule};
 use crate::parallel::pipeline::Order;
 use crate::parallel::zero::Zero;
 use crate::products::Products;
+use crate::ranks::Overlap;
 use crate::text::VOCABULARY;
 use crate::train::Run;
 
@@ -177,6 +178,15 @@ pub struct Arguments {
     #[arg(long, value_name = "KIB", default_value_t = 1024, value_parser = up_to(1 << 22))]
     pub bucket_kib: usize,
 
+    /// For measuring: what ranks exchange waits for what they compute, and this for the exchange, with the same bits
+    ///
+    /// Turned off are: sums of gradients during backward (--dp, --cp, --zero 1 begin them when it is over, --zero 2 and 3 wait for
+    /// each bucket where it is complete); weights of --zero that come while others are changed or computed with; sums of --tp
+    /// beside the gradients of matrices; keys of --cp that travel beside scores. Sums of experts' gradients, their rows, and messages
+    /// of --pp go on beside nothing in any case.
+    #[arg(long)]
+    pub no_overlap: bool,
+
     /// Beginning and order follow from it
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
@@ -307,6 +317,7 @@ impl Arguments {
             micro_batches: self.micro_batches,
             order: self.order()?,
             bucket_bytes: self.bucket_kib << 10,
+            overlap: if self.no_overlap { Overlap::Apart } else { Overlap::Beside },
             adamw: AdamW { weight_decay: self.weight_decay, ..AdamW::default() },
             schedule: Schedule {
                 rate: self.rate,

@@ -191,6 +191,7 @@ mod tests {
     use crate::optimizer::{AdamW, Schedule};
     use crate::parallel::pipeline::Order;
     use crate::products::Products;
+    use crate::ranks::Overlap;
     use crate::text::VOCABULARY;
 
     #[test]
@@ -217,6 +218,7 @@ mod tests {
             micro_batches,
             order: Order::default(),
             bucket_bytes: 1 << 16,
+            overlap: Overlap::default(),
             adamw: AdamW::default(),
             schedule: Schedule { rate: 1e-3, least: 1e-4, warmup: 1, steps: 10 },
             clip: 1.0,

@@ -14,10 +14,21 @@ use crate::error::Result;
 use crate::number::Number;
 use crate::products::Into;
 
+/// Whether what ranks exchange goes on beside what they compute. The bits are the same.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Overlap {
+    /// It does, wherever what is computed does not need it yet.
+    #[default]
+    Beside,
+    /// It begins when what it would go on beside is over, and is waited for at once: so what the other hides can be measured.
+    Apart,
+}
+
 /// The ranks that share each layer.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Tensor<'a> {
     comm: Option<&'a Communicator>,
+    overlap: Overlap,
     /// Where the time of joining them is added up.
     waited: Option<&'a Cell<Duration>>,
 }
@@ -25,7 +36,12 @@ pub struct Tensor<'a> {
 impl<'a> Tensor<'a> {
     /// The ranks of `comm`, `None` for a rank that has all of each layer.
     pub fn new(comm: Option<&'a Communicator>) -> Self {
-        Tensor { comm, waited: None }
+        Tensor { comm, overlap: Overlap::default(), waited: None }
+    }
+
+    /// The same ranks, whose sums go on beside other work or do not.
+    pub fn overlapping(self, overlap: Overlap) -> Self {
+        Tensor { overlap, ..self }
     }
 
     /// The same ranks; the time in which this one does nothing but join them is added to `waited`.
@@ -40,6 +56,11 @@ impl<'a> Tensor<'a> {
         let result = join();
         waited.set(waited.get() + begun.elapsed());
         result
+    }
+
+    /// Whether sums go on beside other work.
+    pub fn overlap(&self) -> Overlap {
+        self.overlap
     }
 
     /// The ranks, if there are several.
@@ -114,12 +135,15 @@ impl<T: Number> Joint<T> {
         Ok(())
     }
 
-    /// As [`Joint::sum`], while `work` goes on.
+    /// As [`Joint::sum`], while `work` goes on, or after it where ranks are [apart](Overlap::Apart).
     ///
     /// # Errors
     /// What `work`, or else the reduce-scatter or all-reduce, ends with.
     pub fn sum_beside(&mut self, ranks: &Tensor<'_>, work: impl FnOnce() -> Result<()>) -> Result<()> {
-        let Some(comm) = ranks.comm else { return work() };
+        let Some(comm) = ranks.comm.filter(|_| ranks.overlap == Overlap::Beside) else {
+            work()?;
+            return self.sum(ranks);
+        };
         let Joint { own, all } = self;
         let worked = comm.scope(|scope| {
             let sum = match all {

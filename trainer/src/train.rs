@@ -21,7 +21,7 @@ use crate::parallel::whole::gather;
 use crate::parallel::zero::Zero;
 use crate::parameters::{Gradients, Layout, Parameter, Present, Shared, Values, Weights};
 use crate::products::Products;
-use crate::ranks::Tensor;
+use crate::ranks::{Overlap, Tensor};
 use crate::routes::Routes;
 use crate::text::{Batch, Text};
 use crate::timeline::{Activity, Span};
@@ -45,6 +45,8 @@ pub struct Run {
     pub order: Order,
     /// Bytes at which a bucket of gradients is closed.
     pub bucket_bytes: usize,
+    /// Whether exchanges go on beside what is computed.
+    pub overlap: Overlap,
     /// How parameters change.
     pub adamw: AdamW,
     /// How fast.
@@ -229,7 +231,7 @@ impl<'a, T: Number> Trainer<'a, T> {
         let tokens = run.batch.div_ceil(data) / run.micro_batches * (run.shape.sequence / context);
         let routes = run.shape.experts.map(|_| routes(&run.shape, mesh.experts(), tokens)).transpose()?;
         Ok(Trainer {
-            replica: Replica::new(model.layout(), run.seed, run.zero, shares)?,
+            replica: Replica::new(model.layout(), run.seed, (run.zero, run.overlap), shares)?,
             pipeline: Pipeline::new(&model, run.plan(), mesh.place().pipeline, at_once, routes),
             run,
             text,
@@ -362,7 +364,8 @@ impl<'a, T: Number> Trainer<'a, T> {
         }
         let rate = schedule.at(number);
         let (ranks, layout) = (self.mesh.replicas(), self.model.layout());
-        self.replica.update(ranks, layout, &adamw, (rate, clipping(norm, clip)))?;
+        let factors = (rate, clipping(norm, clip));
+        self.replica.update(ranks, layout, &adamw, factors, (begun, &mut exchange))?;
         self.steps += 1;
         let end = Instant::now();
         computed.push(Span::new(Activity::Optimizer, begun, exchanged, end));
@@ -371,10 +374,11 @@ impl<'a, T: Number> Trainer<'a, T> {
 
     /// This rank's way through its stages, and its gradients summed over the ranks that have the same parameters.
     fn exchange(&mut self, data: &Batch, factor: T, step: Instant) -> Result<(Passage, Exchange)> {
-        let Trainer { model, replica, pipeline, mesh, .. } = self;
+        let Trainer { model, replica, pipeline, mesh, run, .. } = self;
         let joined = Cell::new(Duration::ZERO);
-        let tensor = Tensor::new(mesh.tensor()).timed(&joined);
-        let ranks = Ranks { tensor, ring: Ring::new(mesh.context(), model.shape().sequence)?.timed(&joined) };
+        let tensor = Tensor::new(mesh.tensor()).overlapping(run.overlap).timed(&joined);
+        let ring = Ring::new(mesh.context(), model.shape().sequence)?;
+        let ranks = Ranks { tensor, ring: ring.overlapping(run.overlap).timed(&joined) };
         let tokens = [&data.tokens[..], &data.targets[..]];
         let neighbours = mesh.pipeline();
         let (model, ranks, mut passage) = (&*model, &ranks, None);

@@ -8,6 +8,7 @@ use consort_trainer::parallel::pipeline::Order;
 use consort_trainer::parallel::zero::Zero;
 use consort_trainer::parameters::{Layout, ParameterId, Values};
 use consort_trainer::products::Products;
+use consort_trainer::ranks::Overlap;
 use consort_trainer::text::Text;
 use consort_trainer::train::{Run, Trainer};
 use serde_json::Value;
@@ -47,6 +48,7 @@ fn run(fixture: &Value, tied: bool) -> Run {
         order: Order::default(),
         batch: count("batch"),
         bucket_bytes: 4 << 10,
+        overlap: Overlap::default(),
         adamw: AdamW { beta1, beta2, epsilon: real("epsilon"), weight_decay: real("weight_decay") },
         schedule: Schedule {
             rate: real("rate"),

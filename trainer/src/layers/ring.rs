@@ -17,6 +17,7 @@ use super::attention::{Attention, InputGradients, Inputs, Part, Scratch};
 use crate::error::{Error, Result};
 use crate::number::Number;
 use crate::products::Into;
+use crate::ranks::Overlap;
 
 /// The positions in a sequence of `sequence` tokens that rank `rank` of `ranks` has, in their order.
 ///
@@ -75,6 +76,7 @@ pub struct Ring<'c> {
     /// `None` for a rank that is alone.
     comm: Option<&'c Communicator>,
     positions: Vec<usize>,
+    overlap: Overlap,
     /// Where the time of waiting for keys is added up.
     waited: Option<&'c Cell<Duration>>,
 }
@@ -103,13 +105,19 @@ impl<'c> Ring<'c> {
         Ok(Ring {
             comm: comm.filter(|_| ranks > 1),
             positions: positions(sequence, rank, ranks)?,
+            overlap: Overlap::default(),
             waited: None,
         })
     }
 
     /// A rank that has whole sequences of `sequence` tokens.
     pub fn alone(sequence: usize) -> Self {
-        Ring { comm: None, positions: (0..sequence).collect(), waited: None }
+        Ring { comm: None, positions: (0..sequence).collect(), overlap: Overlap::default(), waited: None }
+    }
+
+    /// The same ranks, whose keys go around beside the scores or after them.
+    pub fn overlapping(self, overlap: Overlap) -> Self {
+        Ring { overlap, ..self }
     }
 
     /// The same ranks; the time in which this one does nothing but wait for keys and sums is added to `waited`.
@@ -238,7 +246,7 @@ impl<'c> Ring<'c> {
     }
 
     /// Sends `from` to the next rank of the ring and receives `to` from the one before, while `compute` goes on, which needs
-    /// nothing of what comes.
+    /// nothing of what comes; after it where ranks are [apart](Overlap::Apart).
     fn hop<T: Number, R>(
         &self,
         comm: &Communicator,
@@ -247,14 +255,21 @@ impl<'c> Ring<'c> {
         compute: impl FnOnce() -> R,
     ) -> Result<R> {
         let (rank, ranks) = (comm.rank(), comm.size());
-        Ok(comm.scope(|scope| {
+        let mut compute = Some(compute);
+        let before = compute.take_if(|_| self.overlap == Overlap::Apart).map(|compute| compute());
+        let mut begun = Instant::now();
+        let beside = comm.scope(|scope| {
             let work = scope.exchange(from, (rank + 1) % ranks, to, (rank + ranks - 1) % ranks)?;
-            let computed = compute();
-            let begun = Instant::now();
+            let computed = compute.map(|compute| {
+                let computed = compute();
+                begun = Instant::now();
+                computed
+            });
             work.wait()?;
             self.waited.inspect(|waited| waited.set(waited.get() + begun.elapsed()));
             Ok(computed)
-        })?)
+        })?;
+        Ok(before.or(beside).expect("it is computed before or beside"))
     }
 
     /// The scores of a step, and whether they are the first of their queries.

@@ -1,7 +1,7 @@
 //! Data parallel: each rank has all parameters and some of the sequences, and gradients are summed over the ranks.
 //!
 //! Invariant: a bucket's all-reduce starts when its last gradient is finished, while backward goes on with the next
-//! one. All ranks have the same layout, so they start the same buckets in the same order. What is summed are gradients of the
+//! one; where ranks are [apart](Overlap::Apart), all start when backward is over. All ranks have the same layout, so they start the same buckets in the same order. What is summed are gradients of the
 //! loss divided by the tokens of all ranks, so the sum is the gradient of the mean, also where ranks have different
 //! numbers of tokens. Every rank gets the same bits.
 
@@ -12,7 +12,7 @@ use consort::{Communicator, ReduceOp, Scope, ScopedWork};
 use crate::error::{Error, Result};
 use crate::number::Number;
 use crate::parameters::{Gradients, Group, Layout, ParameterId, Values};
-use crate::ranks::Tensor;
+use crate::ranks::{Overlap, Tensor};
 use crate::timeline::{Activity, Flight, Span};
 
 /// How an exchange of gradients went.
@@ -53,7 +53,22 @@ struct Overlapped<'a, 'scope, 'env, T: Number> {
     buckets: Vec<Option<&'env mut [T]>>,
     /// For each bucket the gradients that are not finished.
     unfinished: Vec<usize>,
+    /// Those that are complete, and not started.
+    complete: Vec<usize>,
     started: Vec<Sum<'a>>,
+}
+
+impl<T: Number> Overlapped<'_, '_, '_, T> {
+    /// Starts the sums of all buckets that are complete.
+    fn start(&mut self) -> consort::Result<()> {
+        for bucket in self.complete.drain(..) {
+            let complete = self.buckets[bucket].take().expect("a bucket is complete once");
+            let flight = Flight::now();
+            let work = self.scope.all_reduce(complete, ReduceOp::Sum)?;
+            self.started.push(Sum { work, flight });
+        }
+        Ok(())
+    }
 }
 
 impl<T: Number> Gradients<T> for Overlapped<'_, '_, '_, T> {
@@ -68,10 +83,10 @@ impl<T: Number> Gradients<T> for Overlapped<'_, '_, '_, T> {
         let bucket = layout.bucket(id);
         self.unfinished[bucket] -= 1;
         if self.unfinished[bucket] == 0 && layout.group(bucket) == Group::All {
-            let complete = self.buckets[bucket].take().expect("a bucket is complete once");
-            let flight = Flight::now();
-            let work = self.scope.all_reduce(complete, ReduceOp::Sum)?;
-            self.started.push(Sum { work, flight });
+            self.complete.push(bucket);
+            if ranks.overlap() == Overlap::Beside {
+                self.start()?;
+            }
         }
         self.started.iter_mut().for_each(Sum::look);
         Ok(())
@@ -97,14 +112,15 @@ pub fn exchange<T: Number>(
     let buckets: Vec<Option<&mut [T]>> = values.buckets_mut().map(Some).collect();
     let (unfinished, count) = (layout.members(), layout.buckets());
     comm.scope(|scope| {
-        let mut gradients =
-            Overlapped { layout, ranks, scope, buckets, unfinished, started: Vec::with_capacity(count) };
+        let (complete, started) = (Vec::new(), Vec::with_capacity(count));
+        let mut gradients = Overlapped { layout, ranks, scope, buckets, unfinished, complete, started };
         if let Err(error) = backward(&mut gradients) {
             return Ok(Err(error));
         }
         assert!(gradients.unfinished.iter().all(|left| *left == 0), "every gradient is finished");
         gradients.started.iter_mut().for_each(Sum::look);
         let begun = Instant::now();
+        gradients.start()?;
         let mut spans = Vec::with_capacity(count + 1);
         for sum in &mut gradients.started {
             sum.work.wait()?;

@@ -14,7 +14,7 @@ use crate::optimizer::{AdamW, Moments, Share, square_norm};
 use crate::parallel::data::{self, Exchange};
 use crate::parallel::zero::{Shares, Zero};
 use crate::parameters::{Gradients, Group, Layout, Local, Parameter, Present, Values, Weights};
-use crate::ranks::Tensor;
+use crate::ranks::{Overlap, Tensor};
 
 /// The memory of a rank in bytes, with what lies between buckets and the largest buffers that there were.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,12 +78,17 @@ impl<T: Number> Replica<T> {
     ///
     /// # Errors
     /// [`Error::Memory`](crate::error::Error::Memory).
-    pub fn new(layout: &Layout, seed: u64, zero: Zero, [share, of_experts]: [Share; 2]) -> Result<Self> {
+    pub fn new(
+        layout: &Layout,
+        seed: u64,
+        (zero, overlap): (Zero, Overlap),
+        [share, of_experts]: [Share; 2],
+    ) -> Result<Self> {
         if zero == Zero::Nothing || share.ranks == 1 {
             let kept = Kept::All { weights: Values::begin(layout, seed)?, gradients: Values::zeros(layout)? };
             return Ok(Replica { kept, moments: Moments::new(layout, Share::WHOLE)?, share, of_experts });
         }
-        let kept = Kept::Shares(Box::new(Shares::new(layout, seed, share, zero)?));
+        let kept = Kept::Shares(Box::new(Shares::new(layout, seed, share, (zero, overlap))?));
         Ok(Replica { kept, moments: Moments::new(layout, share)?, share, of_experts })
     }
 
@@ -135,7 +140,8 @@ impl<T: Number> Replica<T> {
         })
     }
 
-    /// Changes the weights. Those of other ranks' shares may come until they are entered.
+    /// Changes the weights. Those of other ranks' shares may come until they are entered; what is waited for here is added to
+    /// `exchange`, of the step that began at `step`.
     ///
     /// # Errors
     /// What an all-gather ends with.
@@ -145,10 +151,11 @@ impl<T: Number> Replica<T> {
         layout: &Layout,
         adamw: &AdamW,
         (rate, clipping): (f64, f64),
+        of_step: (Instant, &mut Exchange),
     ) -> Result<()> {
         let mut update = self.moments.step(adamw, rate, clipping);
         match &mut self.kept {
-            Kept::Shares(shares) => shares.update(sharers(comm), layout, update),
+            Kept::Shares(shares) => shares.update(sharers(comm), layout, update, of_step),
             Kept::All { weights, gradients } => {
                 for bucket in 0..layout.buckets() {
                     update.bucket(layout, bucket, weights.bucket_mut(bucket), gradients.bucket(bucket));

@@ -8,6 +8,7 @@ use consort_trainer::optimizer::{AdamW, Schedule};
 use consort_trainer::parallel::pipeline::Order;
 use consort_trainer::parallel::zero::Zero;
 use consort_trainer::products::Products;
+use consort_trainer::ranks::Overlap;
 use consort_trainer::text::{Text, VOCABULARY};
 use consort_trainer::train::{Run, Step, Trainer, Whole};
 
@@ -35,6 +36,7 @@ pub(crate) fn run() -> Run {
         order: Order::default(),
         batch: 4,
         bucket_bytes: 16 << 10,
+        overlap: Overlap::default(),
         adamw: AdamW::default(),
         schedule: Schedule { rate: 3e-3, least: 3e-4, warmup: 5, steps: 20 },
         clip: 1.0,

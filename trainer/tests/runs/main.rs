@@ -2,6 +2,7 @@
 
 mod checkpoints;
 mod common;
+mod overlap;
 mod pipeline;
 mod training;
 mod zero;

@@ -20,7 +20,7 @@ use crate::number::Number;
 use crate::optimizer::{Share, Update};
 use crate::parallel::data::Exchange;
 use crate::parameters::{Gradients, Layout, Values, Weights};
-use crate::ranks::Tensor;
+use crate::ranks::{Overlap, Tensor};
 use crate::timeline::{Activity, Span};
 use sums::{Summed, Sums};
 use weights::{Changed, Found};
@@ -51,9 +51,14 @@ pub(super) struct Shares<T: Number> {
 
 impl<T: Number> Shares<T> {
     /// Before the first step.
-    pub(super) fn new(layout: &Layout, seed: u64, share: Share, zero: Zero) -> Result<Self> {
+    pub(super) fn new(
+        layout: &Layout,
+        seed: u64,
+        share: Share,
+        (zero, overlap): (Zero, Overlap),
+    ) -> Result<Self> {
         Ok(Shares {
-            weights: Changed::new(layout, seed, share, zero < Zero::Weights)?,
+            weights: Changed::new(layout, seed, share, (zero < Zero::Weights, overlap))?,
             sums: Sums::new(layout, share, zero < Zero::Gradients)?,
         })
     }
@@ -72,7 +77,7 @@ impl<T: Number> Shares<T> {
         pass(&mut Found { weights: &mut *weights, comm, layout }, &mut summed)?;
         sums.look();
         let begun = Instant::now();
-        sums.end()?;
+        sums.end(comm)?;
         let end = Instant::now();
         let of_sums = sums.flights.iter().map(|flight| flight.span(Activity::Sum, step));
         let of_weights = weights.flights.iter().map(|flight| flight.span(Activity::Gather, step));
@@ -89,15 +94,21 @@ impl<T: Number> Shares<T> {
         self.sums.bucket(bucket)
     }
 
-    /// Changes the weights of all buckets.
+    /// Changes the weights of all buckets, and adds to the step's exchange what was waited for meanwhile.
     pub(super) fn update(
         &mut self,
         comm: &Communicator,
         layout: &Layout,
         mut update: Update<'_, T>,
+        (step, exchange): (Instant, &mut Exchange),
     ) -> Result<()> {
         let Shares { weights, sums } = self;
-        weights.update(comm, layout, |bucket, own| update.bucket(layout, bucket, own, sums.bucket(bucket)))
+        weights.update(comm, layout, |bucket, own| {
+            update.bucket(layout, bucket, own, sums.bucket(bucket));
+        })?;
+        exchange.exposed += std::mem::take(&mut weights.waited);
+        exchange.spans.extend(weights.flights.drain(..).map(|flight| flight.span(Activity::Gather, step)));
+        Ok(())
     }
 
     /// All weights, on each rank. All ranks call it.

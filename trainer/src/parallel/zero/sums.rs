@@ -3,7 +3,8 @@
 //! Invariant: a bucket is open from the first gradient that is added to it until its last is complete, and its buffer belongs to a
 //! reduce-scatter then. In stage 1 a bucket has its buffer for good, and is complete once in a step. From stage 2 on buffers
 //! go around: a bucket is complete once in each backward pass, its share is added to the sums, and the next bucket takes the buffer.
-//! At most [`UNDER_WAY`] reduce-scatters have buffers, so a rank that is ahead waits.
+//! At most [`UNDER_WAY`] reduce-scatters have buffers, so a rank that is ahead waits. Where ranks are [apart](Overlap::Apart), those
+//! of stage 1 start when backward is over, and others are waited for as soon as they are started.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use crate::number::Number;
 use crate::optimizer::Share;
 use crate::parallel::data::ring;
 use crate::parameters::{Gradients, Layout, ParameterId, Values};
-use crate::ranks::Tensor;
+use crate::ranks::{Overlap, Tensor};
 use crate::timeline::Flight;
 
 /// Reduce-scatters that have buffers, where these go around.
@@ -36,6 +37,8 @@ pub(super) struct Sums<T: Number> {
     open: Vec<Option<Vec<T>>>,
     /// For each bucket the gradients that are not complete.
     missing: Vec<usize>,
+    /// Those that are complete, and not started.
+    complete: VecDeque<usize>,
     started: VecDeque<Sum<T>>,
     /// From stage 2 on, the sums of this rank's share.
     kept: Option<Values<T>>,
@@ -55,6 +58,7 @@ impl<T: Number> Sums<T> {
             share,
             open: (0..layout.buckets()).map(|_| None).collect(),
             missing: layout.members(),
+            complete: VecDeque::new(),
             started: VecDeque::new(),
             kept: if keeps_all { None } else { Some(Values::shares(layout, share.ranks)?) },
             pool: Pool::new(if keeps_all { 0 } else { largest.unwrap_or_default() }),
@@ -79,6 +83,18 @@ impl<T: Number> Sums<T> {
         self.started.iter_mut().for_each(|sum| sum.flight.look(sum.work.is_done()));
     }
 
+    /// Starts the sums of all buckets that are complete.
+    fn start(&mut self, comm: &Communicator) -> Result<()> {
+        while let Some(bucket) = self.complete.pop_front() {
+            let buffer = self.open[bucket].take().expect("the bucket was opened by its gradients");
+            self.sent += ring::<T>(buffer.len(), comm.size());
+            let flight = Flight::now();
+            let work = comm.start_reduce_scatter_in_place(buffer, ReduceOp::Sum)?;
+            self.started.push_back(Sum { bucket, work, flight });
+        }
+        Ok(())
+    }
+
     /// Waits until at most `left` sums are under way.
     fn settle(&mut self, left: usize) -> Result<()> {
         let begun = Instant::now();
@@ -99,11 +115,12 @@ impl<T: Number> Sums<T> {
         Ok(())
     }
 
-    /// Waits until all sums are over.
+    /// Waits until all sums are over, and starts those that are not.
     ///
     /// # Panics
     /// If a gradient was left unfinished.
-    pub(super) fn end(&mut self) -> Result<()> {
+    pub(super) fn end(&mut self, comm: &Communicator) -> Result<()> {
+        self.start(comm)?;
         self.settle(0)?;
         let is_closed = |open: &Option<Vec<T>>| open.is_some() == self.kept.is_none();
         assert!(self.open.iter().all(is_closed), "every gradient is finished");
@@ -145,14 +162,19 @@ impl<T: Number> Summed<'_, T> {
         sums.missing[bucket] -= 1;
         if sums.missing[bucket] == 0 {
             sums.missing[bucket] = layout.parameters().filter(|(id, _)| layout.bucket(*id) == bucket).count();
-            if sums.kept.is_some() {
-                sums.settle(UNDER_WAY - 1)?;
+            sums.complete.push_back(bucket);
+            match (ranks.overlap(), sums.kept.is_some()) {
+                (Overlap::Beside, true) => {
+                    sums.settle(UNDER_WAY - 1)?;
+                    sums.start(comm)?;
+                }
+                (Overlap::Beside, false) => sums.start(comm)?,
+                (Overlap::Apart, true) => {
+                    sums.start(comm)?;
+                    sums.settle(0)?;
+                }
+                (Overlap::Apart, false) => {}
             }
-            let buffer = sums.open[bucket].take().expect("the bucket was opened by its gradients");
-            sums.sent += ring::<T>(buffer.len(), comm.size());
-            let flight = Flight::now();
-            let work = comm.start_reduce_scatter_in_place(buffer, ReduceOp::Sum)?;
-            sums.started.push_back(Sum { bucket, work, flight });
         }
         sums.look();
         Ok(())

@@ -3,7 +3,8 @@
 //! Invariant: a bucket is here, coming, or away. In stages 1 and 2 all are here, but for those whose all-gather a step has started, which is
 //! waited for when a unit of the bucket is entered. In stage 3 a rank keeps its share of each bucket, and a bucket is here from when
 //! its unit is entered until it is left. What is entered next is fetched meanwhile: the first step shows the order. All ranks
-//! enter in the same order, so they start the same calls.
+//! enter in the same order, so they start the same calls. Where ranks are [apart](Overlap::Apart), all-gathers are waited for as soon
+//! as they are started, and nothing is fetched before it is entered.
 
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,7 @@ use crate::number::Number;
 use crate::optimizer::Share;
 use crate::parallel::data::ring;
 use crate::parameters::{Layout, ParameterId, Pass, Unit, Values, Weights};
+use crate::ranks::Overlap;
 use crate::timeline::Flight;
 
 /// A bucket's weights.
@@ -59,6 +61,7 @@ pub(super) struct Changed<T: Number> {
     buckets: Vec<Bucket<T>>,
     pool: Pool<T>,
     order: Order,
+    overlap: Overlap,
     /// Of the all-gathers that came in this step.
     pub(super) flights: Vec<Flight>,
     /// The time that this rank waited for them, and the bytes that it sent.
@@ -68,7 +71,12 @@ pub(super) struct Changed<T: Number> {
 
 impl<T: Number> Changed<T> {
     /// What training begins with. `keeps_all` is stage 1 or 2.
-    pub(super) fn new(layout: &Layout, seed: u64, share: Share, keeps_all: bool) -> Result<Self> {
+    pub(super) fn new(
+        layout: &Layout,
+        seed: u64,
+        share: Share,
+        (keeps_all, overlap): (bool, Overlap),
+    ) -> Result<Self> {
         let largest = (0..layout.buckets()).map(|bucket| layout.bucket_elements(bucket)).max();
         let mut weights = Changed {
             share,
@@ -76,6 +84,7 @@ impl<T: Number> Changed<T> {
             buckets: Vec::new(),
             pool: Pool::new(if keeps_all { 0 } else { largest.unwrap_or_default() }),
             order: Order::default(),
+            overlap,
             flights: Vec::new(),
             waited: Duration::ZERO,
             sent: 0,
@@ -155,7 +164,10 @@ impl<T: Number> Changed<T> {
                 (None, Some(mut all)) => {
                     let own = self.share.of(all.len());
                     change(bucket, &mut all[own]);
-                    self.gather(comm, bucket, all)?;
+                    match self.overlap {
+                        Overlap::Beside => self.gather(comm, bucket, all)?,
+                        Overlap::Apart => self.buckets[bucket] = Bucket::Here(all),
+                    }
                 }
                 (Some(kept), before) => {
                     change(bucket, kept.bucket_mut(bucket));
@@ -165,15 +177,34 @@ impl<T: Number> Changed<T> {
             }
         }
         self.order.begin();
+        if self.overlap == Overlap::Apart {
+            return if self.kept.is_none() { self.gather_all(comm) } else { Ok(()) };
+        }
         self.order.next().map_or(Ok(()), |first| self.fetch(comm, layout.unit(first)))
+    }
+
+    /// Has all buckets come, in the order of [`Changed::update`], and waits for them.
+    fn gather_all(&mut self, comm: &Communicator) -> Result<()> {
+        for bucket in (0..self.buckets.len()).rev() {
+            if let Some(all) = self.take(bucket)? {
+                self.gather(comm, bucket, all)?;
+            }
+        }
+        (0..self.buckets.len()).rev().try_for_each(|bucket| self.arrive(bucket))
+    }
+
+    /// Waits until a bucket that is coming is here.
+    fn arrive(&mut self, bucket: usize) -> Result<()> {
+        if let Some(all) = self.take(bucket)? {
+            self.buckets[bucket] = Bucket::Here(all);
+        }
+        Ok(())
     }
 
     /// This rank's share of a bucket.
     pub(super) fn own(&mut self, bucket: usize) -> Result<&[T]> {
-        if self.kept.is_none()
-            && let Some(all) = self.take(bucket)?
-        {
-            self.buckets[bucket] = Bucket::Here(all);
+        if self.kept.is_none() {
+            self.arrive(bucket)?;
         }
         match (&self.kept, &self.buckets[bucket]) {
             (Some(kept), _) => Ok(kept.bucket(bucket)),
@@ -239,15 +270,10 @@ impl<T: Number> Weights<T> for Found<'_, T> {
         let Found { weights, comm, layout } = self;
         weights.order.enter(unit);
         weights.fetch(comm, layout.unit(unit))?;
-        if let Some(next) = weights.order.next() {
+        if let Some(next) = weights.order.next().filter(|_| weights.overlap == Overlap::Beside) {
             weights.fetch(comm, layout.unit(next))?;
         }
-        for bucket in layout.unit(unit) {
-            if let Some(all) = weights.take(bucket)? {
-                weights.buckets[bucket] = Bucket::Here(all);
-            }
-        }
-        Ok(())
+        layout.unit(unit).try_for_each(|bucket| weights.arrive(bucket))
     }
 
     fn of(&self, id: ParameterId) -> &[T] {
