@@ -8,13 +8,13 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use consort::{Communicator, ReduceOp, Work};
+use consort::{ReduceOp, Work};
 
 use super::pool::Pool;
 use crate::error::Result;
 use crate::number::Number;
-use crate::optimizer::Share;
-use crate::parallel::data::ring;
+use crate::optimizer::{Portion, Share};
+use crate::parallel::data::{Replicas, ring};
 use crate::parameters::{Gradients, Layout, ParameterId, Values};
 use crate::ranks::Tensor;
 use crate::timeline::Flight;
@@ -31,7 +31,8 @@ struct Sum<T: Number> {
 
 /// The gradients of a rank that keeps its share.
 pub(super) struct Sums<T: Number> {
-    share: Share,
+    /// Of each bucket.
+    shares: Vec<Share>,
     /// Of the buckets that are not being summed. In stage 1 all have one at the end of a step.
     open: Vec<Option<Vec<T>>>,
     /// For each bucket the gradients that are not complete.
@@ -49,14 +50,16 @@ pub(super) struct Sums<T: Number> {
 
 impl<T: Number> Sums<T> {
     /// Before the first step. `keeps_all` is stage 1.
-    pub(super) fn new(layout: &Layout, share: Share, keeps_all: bool) -> Result<Self> {
+    pub(super) fn new(layout: &Layout, portion: Portion, keeps_all: bool) -> Result<Self> {
         let largest = (0..layout.buckets()).map(|bucket| layout.bucket_elements(bucket)).max();
+        let shares = portion.shares(layout);
+        let of_sums = || Values::shares(layout, |bucket| shares[bucket].ranks);
         Ok(Sums {
-            share,
             open: (0..layout.buckets()).map(|_| None).collect(),
             missing: layout.members(),
             started: VecDeque::new(),
-            kept: if keeps_all { None } else { Some(Values::shares(layout, share.ranks)?) },
+            kept: if keeps_all { None } else { Some(of_sums()?) },
+            shares,
             pool: Pool::new(if keeps_all { 0 } else { largest.unwrap_or_default() }),
             flights: Vec::new(),
             waited: Duration::ZERO,
@@ -87,16 +90,21 @@ impl<T: Number> Sums<T> {
             let buffer = work.wait()?;
             flight.look(true);
             self.flights.push(flight);
-            let Some(kept) = &mut self.kept else {
-                self.open[bucket] = Some(buffer);
-                continue;
-            };
-            let sums = &buffer[self.share.of(buffer.len())];
-            kept.bucket_mut(bucket).iter_mut().zip(sums).for_each(|(kept, sum)| *kept += *sum);
-            self.pool.give(buffer);
+            self.keep(bucket, buffer);
         }
         self.waited += begun.elapsed();
         Ok(())
+    }
+
+    /// Keeps of a bucket that is summed what this rank needs.
+    fn keep(&mut self, bucket: usize, buffer: Vec<T>) {
+        let Some(kept) = &mut self.kept else {
+            self.open[bucket] = Some(buffer);
+            return;
+        };
+        let sums = &buffer[self.shares[bucket].of(buffer.len())];
+        kept.bucket_mut(bucket).iter_mut().zip(sums).for_each(|(kept, sum)| *kept += *sum);
+        self.pool.give(buffer);
     }
 
     /// Waits until all sums are over.
@@ -117,7 +125,7 @@ impl<T: Number> Sums<T> {
     pub(super) fn bucket(&self, bucket: usize) -> &[T] {
         match (&self.kept, &self.open[bucket]) {
             (Some(kept), _) => kept.bucket(bucket),
-            (None, Some(all)) => &all[self.share.of(all.len())],
+            (None, Some(all)) => &all[self.shares[bucket].of(all.len())],
             (None, None) => panic!("bucket {bucket} is summed before its sums are read"),
         }
     }
@@ -131,7 +139,7 @@ impl<T: Number> Sums<T> {
 /// Where a backward pass leaves gradients whose sums are shared.
 pub(super) struct Summed<'a, T: Number> {
     pub(super) sums: &'a mut Sums<T>,
-    pub(super) comm: &'a Communicator,
+    pub(super) replicas: Replicas<'a>,
     pub(super) layout: &'a Layout,
     pub(super) ranks: Tensor<'a>,
 }
@@ -141,7 +149,7 @@ impl<T: Number> Summed<'_, T> {
     fn complete(&mut self, id: ParameterId) -> Result<()> {
         let (ranks, layout, bucket) = (self.ranks, self.layout, self.layout.bucket(id));
         layout.parameter(id).complete(self.place(id), &ranks)?;
-        let Summed { sums, comm, .. } = self;
+        let Summed { sums, replicas, .. } = self;
         sums.missing[bucket] -= 1;
         if sums.missing[bucket] == 0 {
             sums.missing[bucket] = layout.parameters().filter(|(id, _)| layout.bucket(*id) == bucket).count();
@@ -149,10 +157,14 @@ impl<T: Number> Summed<'_, T> {
                 sums.settle(UNDER_WAY - 1)?;
             }
             let buffer = sums.open[bucket].take().expect("the bucket was opened by its gradients");
-            sums.sent += ring::<T>(buffer.len(), comm.size());
-            let flight = Flight::now();
-            let work = comm.start_reduce_scatter_in_place(buffer, ReduceOp::Sum)?;
-            sums.started.push_back(Sum { bucket, work, flight });
+            if let Some(comm) = replicas.of(layout.group(bucket)) {
+                sums.sent += ring::<T>(buffer.len(), comm.size());
+                let flight = Flight::now();
+                let work = comm.start_reduce_scatter_in_place(buffer, ReduceOp::Sum)?;
+                sums.started.push_back(Sum { bucket, work, flight });
+            } else {
+                sums.keep(bucket, buffer);
+            }
         }
         sums.look();
         Ok(())
