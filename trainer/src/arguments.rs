@@ -373,7 +373,6 @@ mod tests {
             "--experts 4 --top-k 5",
             "--experts 4 --top-k 0",
             "--experts 4 --tp 2",
-            "--experts 4 --ep 2 --zero 1",
             "--pp 3",
             "--pp 4 --layers 3",
             "--pp 2 --tied",

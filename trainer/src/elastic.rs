@@ -3,7 +3,7 @@
 //! Invariant: a step changes the state only when its last all-reduce, over all ranks, is over on this rank, and without ZeRO that
 //! change exchanges nothing. So a rank that is left has the state after its last whole step, and ranks that are left are one step apart at the most.
 //! Where each has all parameters and moments, all take the foremost one's state; else a part of them may be gone (tensor
-//! parallelism, pipelines, ZeRO), and all take that of the newest checkpoint, or begin again. The sequences of a step stay the same, shared by those that are left.
+//! parallelism, pipelines, experts, ZeRO), and all take that of the newest checkpoint, or begin again. The sequences of a step stay the same, shared by those that are left.
 //! Absent: new ranks in the place of lost ones.
 
 use std::time::{Duration, Instant};
@@ -34,12 +34,16 @@ pub struct Survivors {
 
 /// The same run on as many of `ranks` ranks as can share it; `None` where these are too few for one copy of the model.
 fn fewer(run: &Run, ranks: usize) -> Option<Run> {
-    let Degrees { pipeline, context, tensor, .. } = run.degrees;
+    let Degrees { pipeline, context, tensor, expert, .. } = run.degrees;
     let data = (ranks / (pipeline * context * tensor)).min(run.batch);
     if data == 0 {
         return None;
     }
-    let degrees = Degrees { data, ..run.degrees };
+    let count = run.shape.experts.map_or(1, |experts| experts.count);
+    // As few experts on a rank as the ranks that are left can share evenly.
+    let shares = |expert: &usize| data.is_multiple_of(*expert) && count.is_multiple_of(*expert);
+    let expert = (1..=expert).rev().find(shares).unwrap_or(1);
+    let degrees = Degrees { data, expert, ..run.degrees };
     // Ranks that have nothing in common any more share nothing.
     let zero = if data * context == 1 && degrees.ranks() > 1 { Zero::Nothing } else { run.zero };
     let given = |micro_batches| Run { degrees, zero, micro_batches, ..*run };
@@ -187,7 +191,7 @@ pub fn restore<T: Number>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Shape;
+    use crate::model::{Experts, Shape};
     use crate::optimizer::{AdamW, Schedule};
     use crate::parallel::pipeline::Order;
     use crate::products::Products;
@@ -230,6 +234,19 @@ mod tests {
         assert_eq!(left(given(6, 1, 2), 5), Some((5, 1)), "shares are uneven");
         assert_eq!(left(given(2, 2, 1), 3), Some((1, 1)));
         assert_eq!(left(given(1, 2, 1), 1), None);
+        let experts = |data, expert| {
+            let shape = Shape { experts: Some(Experts { count: 12, top_k: 2 }), ..shape };
+            Run { shape, degrees: Degrees { expert, ..Degrees::data(data) }, ..given(data, 1, 1) }
+        };
+        let experts_left = |run, ranks| {
+            let run = fewer(&run, ranks).expect("enough");
+            run.check(run.degrees.ranks() as u32).expect("a run");
+            (run.degrees.data, run.degrees.expert)
+        };
+        assert_eq!(experts_left(experts(4, 4), 3), (3, 3));
+        assert_eq!(experts_left(experts(4, 2), 3), (3, 1));
+        assert_eq!(experts_left(experts(6, 3), 5), (5, 1));
+        assert_eq!(experts_left(experts(6, 6), 4), (4, 4));
         let sharing = Run { zero: Zero::Weights, ..given(2, 2, 1) };
         for (run, ranks) in [(given(4, 1, 3), 3), (given(6, 1, 2), 5), (given(2, 2, 1), 3), (sharing, 3)] {
             let run = fewer(&run, ranks).expect("enough");

@@ -262,21 +262,21 @@ impl<T: Number> Values<T> {
     /// # Errors
     /// [`Error::Memory`](crate::error::Error::Memory) where there are no pages.
     pub fn zeros(layout: &Layout) -> Result<Self> {
-        Self::shares(layout, 1)
+        Self::shares(layout, |_| 1)
     }
 
-    /// Zeros for the share of each bucket that one of `ranks` ranks has. What is said by parameter is of all elements alone.
+    /// Zeros for the share of each bucket that one of its `ranks` ranks has. What is said by parameter is of all elements alone.
     ///
     /// # Errors
     /// As [`Values::zeros`].
-    pub fn shares(layout: &Layout, ranks: usize) -> Result<Self> {
+    pub fn shares(layout: &Layout, ranks: impl Fn(usize) -> usize) -> Result<Self> {
         let mut end = 0usize;
-        let range = |elements: &usize| {
+        let range = |(bucket, elements): (usize, &usize)| {
             let start = end.next_multiple_of(PAGE / size_of::<T>());
-            end = start + elements / ranks;
+            end = start + elements / ranks(bucket);
             start..end
         };
-        let buckets = layout.buckets.iter().map(range).collect();
+        let buckets = layout.buckets.iter().enumerate().map(range).collect();
         Ok(Values { memory: consort::alloc(end)?, buckets })
     }
 

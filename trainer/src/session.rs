@@ -48,12 +48,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     for (file, option) in files.into_iter().chain([(arguments.losses.as_ref(), "--losses")]) {
         file.map_or(Ok(()), |file| check_place(file, option))?;
     }
-    if run.degrees.expert > 1 && (arguments.checkpoint.is_some() || arguments.elastic) {
-        return Err(Error::configuration(
-            "experts that ranks share are not in checkpoints yet".into(),
-            "leave out --checkpoint and --elastic, or --ep",
-        ));
-    }
     if job.is_none() && arguments.ranks > 1 {
         return launch::run(arguments.ranks, arguments.elastic);
     }

@@ -13,8 +13,8 @@ use crate::layers::ring::{Ring, positions};
 use crate::mesh::{Degrees, Mesh, Place};
 use crate::model::{Cut, Experts, Model, Ranks, Shape, Workspace};
 use crate::number::Number;
-use crate::optimizer::{AdamW, Moments, Schedule, Share, clipping};
-use crate::parallel::data::{Exchange, share};
+use crate::optimizer::{AdamW, Moments, Portion, Schedule, Share, clipping};
+use crate::parallel::data::{Exchange, Replicas, share};
 use crate::parallel::pipeline::{Order, Passage, Pipeline, Plan, Through};
 use crate::parallel::replica::{Gathered, Memory, Replica, STATE};
 use crate::parallel::whole::gather;
@@ -91,14 +91,6 @@ impl Run {
             Some((
                 "tokens are shared by tensor ranks, and there is one".into(),
                 "give --tp, or leave --sp out",
-            ))
-        } else if self.zero != Zero::Nothing && self.degrees.expert > 1 {
-            Some((
-                format!(
-                    "{} ranks share the experts, and shares by --zero are of what all ranks have",
-                    self.degrees.expert
-                ),
-                "leave out --zero or --ep",
             ))
         } else if self.zero != Zero::Nothing && ranks > 1 && data * context == 1 {
             Some((
@@ -227,11 +219,12 @@ impl<'a, T: Number> Trainer<'a, T> {
             ranks: ranks * context,
         };
         let expert = run.degrees.expert;
-        let shares = [of(rank_of_data, data), of(rank_of_data / expert, data / expert)];
+        let portion =
+            Portion { all: of(rank_of_data, data), experts: of(rank_of_data / expert, data / expert) };
         let tokens = run.batch.div_ceil(data) / run.micro_batches * (run.shape.sequence / context);
         let routes = run.shape.experts.map(|_| routes(&run.shape, mesh.experts(), tokens)).transpose()?;
         Ok(Trainer {
-            replica: Replica::new(model.layout(), run.seed, (run.zero, run.overlap), shares)?,
+            replica: Replica::new(model.layout(), run.seed, (run.zero, run.overlap), portion)?,
             pipeline: Pipeline::new(&model, run.plan(), mesh.place().pipeline, at_once, routes),
             run,
             text,
@@ -262,7 +255,7 @@ impl<'a, T: Number> Trainer<'a, T> {
     /// # Errors
     /// [`Error::Memory`]; [`Error::Library`].
     pub fn weights(&mut self) -> Result<Gathered<'_, T>> {
-        self.replica.weights(self.mesh.replicas(), self.model.layout())
+        self.replica.weights(Replicas::new(&self.mesh), self.model.layout())
     }
 
     /// The parameters, to be changed before the first step, on all ranks alike, and the gradients of the last: summed over the
@@ -363,7 +356,7 @@ impl<'a, T: Number> Trainer<'a, T> {
             }
         }
         let rate = schedule.at(number);
-        let (ranks, layout) = (self.mesh.replicas(), self.model.layout());
+        let (ranks, layout) = (Replicas::new(&self.mesh), self.model.layout());
         let factors = (rate, clipping(norm, clip));
         self.replica.update(ranks, layout, &adamw, factors, (begun, &mut exchange))?;
         self.steps += 1;
@@ -383,7 +376,7 @@ impl<'a, T: Number> Trainer<'a, T> {
         let neighbours = mesh.pipeline();
         let (model, ranks, mut passage) = (&*model, &ranks, None);
         let mut exchange = replica.exchange(
-            [mesh.replicas(), mesh.replicas_of_experts().filter(|_| mesh.experts().is_some())],
+            Replicas::new(mesh),
             (model.layout(), tensor),
             step,
             |weights: &mut dyn Weights<T>, gradients: &mut dyn Gradients<T>| {
@@ -396,8 +389,11 @@ impl<'a, T: Number> Trainer<'a, T> {
         Ok((passage.expect("it was run"), exchange))
     }
 
-    /// What is left of it when its ranks cannot go on together; `None` where a rank has its share alone.
+    /// What is left of it when its ranks cannot go on together; `None` where a rank has its share alone, or some of the experts.
     pub fn keep(self) -> Option<Kept<T>> {
+        if self.run.degrees.expert > 1 {
+            return None;
+        }
         let layout = self.model.layout().clone();
         let (weights, moments) = self.replica.into_all()?;
         Some(Kept { layout, weights, moments, steps: self.steps })
@@ -410,7 +406,7 @@ impl<'a, T: Number> Trainer<'a, T> {
     pub fn whole(&mut self) -> Result<Option<Whole<T>>> {
         let model = Model::new(self.run.shape, self.run.bucket_bytes / size_of::<T>())?;
         let model = model.with_products(self.run.products);
-        let own = self.replica.weights(self.mesh.replicas(), self.model.layout())?;
+        let own = self.replica.weights(Replicas::new(&self.mesh), self.model.layout())?;
         let weights = gather(&self.mesh, self.model.layout(), &own, model.layout())?;
         Ok(weights.map(|weights| Whole { model, weights }))
     }

@@ -13,6 +13,9 @@ use nix::unistd::Pid;
 const SMALL: &str =
     "--sequence 16 --width 16 --layers 1 --heads 2 --batch 4 --sample 20 --precision f64 --bucket-kib 4";
 
+/// A model without experts, with an embedding and a head of its own.
+const DENSE: &str = "--kv-heads 2";
+
 fn trainer(arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_consort-trainer"));
     command.args(SMALL.split(' ')).args(arguments.split(' '));
@@ -237,11 +240,11 @@ fn losses(file: &Path) -> Vec<f64> {
     text.lines().map(|line| line.parse().expect("a number")).collect()
 }
 
-/// Runs `options` undisturbed on one rank, and then `rounds` times on several, and kills one of them at some moment of its
-/// steps, again and again as long as `more` are left.
-fn check_losses(name: &str, options: &str, (rounds, kills): (u64, usize)) {
+/// Runs `model` undisturbed on one rank, and then `rounds` times on several with `options`, and kills one of them at some moment of
+/// its steps, `kills` times.
+fn check_losses(name: &str, (model, options): (&str, &str), (rounds, kills): (u64, usize)) {
     let (file, random, directory) = (chart(&format!("{name}-losses")), random(name), scratch(name));
-    let all = format!("--steps 40 --batch 12 --elastic --losses {} --sample 0", file.display());
+    let all = format!("--steps 40 --batch 12 {model} --elastic --losses {} --sample 0", file.display());
     let (output, _) = run(name, &all);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let expected = losses(&file);
@@ -292,16 +295,25 @@ fn line_with_all(output: &mut impl BufRead, text: &mut String, part: &str) {
 
 #[test]
 fn ranks_that_are_left_have_the_losses_of_a_run_without_failures() {
-    check_losses("elastic", "--ranks 4", (1, 2));
-    check_losses("elastic-tp", "--ranks 4 --tp 2 --checkpoint DIR --every 2", (1, 1));
-    check_losses("elastic-zero", "--ranks 4 --zero 3 --checkpoint DIR --every 2", (1, 2));
+    check_losses("elastic", (DENSE, "--ranks 4"), (1, 2));
+    check_losses("elastic-tp", (DENSE, "--ranks 4 --tp 2 --checkpoint DIR --every 2"), (1, 1));
+    check_losses("elastic-zero", (DENSE, "--ranks 4 --zero 3 --checkpoint DIR --every 2"), (1, 2));
+}
+
+/// First three ranks share the experts of four, then two: each has none of another's.
+#[test]
+fn ranks_that_are_left_share_the_experts() {
+    let model = "--experts 12 --hidden 16";
+    check_losses("elastic-ep", (model, "--ranks 4 --ep 4 --checkpoint DIR --every 2"), (1, 2));
+    // Neither 2 nor 4 ranks of 3: each has all of them from there on.
+    check_losses("elastic-ep-zero", (model, "--ranks 4 --ep 2 --zero 3 --checkpoint DIR --every 2"), (1, 1));
 }
 
 #[test]
 #[ignore = "a minute: fifty ranks are killed"]
 fn fifty_ranks_are_killed() {
-    check_losses("elastic-fifty", "--ranks 4", (20, 2));
-    check_losses("elastic-fifty-tp", "--ranks 4 --tp 2 --checkpoint DIR --every 2", (10, 1));
+    check_losses("elastic-fifty", (DENSE, "--ranks 4"), (20, 2));
+    check_losses("elastic-fifty-tp", (DENSE, "--ranks 4 --tp 2 --checkpoint DIR --every 2"), (10, 1));
 }
 
 /// A bound on the size of files stands for a disk that is full: the parameters are below it, and a checkpoint is above.
