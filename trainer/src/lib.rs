@@ -35,6 +35,7 @@ pub mod arguments;
 pub mod chart;
 pub mod checkpoint;
 pub mod config;
+pub mod door;
 pub mod elastic;
 pub mod error;
 pub mod launch;

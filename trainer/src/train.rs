@@ -141,12 +141,17 @@ impl Run {
     }
 }
 
-/// Ranks that were given other options or another text would train apart without a word: all of them have the error.
-fn agree<T: Number>(run: &Run, text: &Text, comm: &Communicator) -> Result<()> {
+/// A number that is another one for other options or another text.
+pub fn fingerprint<T: Number>(run: &Run, text: &Text) -> u64 {
     let mut hasher = DefaultHasher::new();
     (format!("{run:?}"), size_of::<T>(), text).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Ranks that were given other options or another text would train apart without a word: all of them have the error.
+fn agree<T: Number>(run: &Run, text: &Text, comm: &Communicator) -> Result<()> {
     let mut all = vec![0u64; comm.size() as usize];
-    comm.all_gather(&[hasher.finish()], &mut all)?;
+    comm.all_gather(&[fingerprint::<T>(run, text)], &mut all)?;
     match all.iter().position(|word| *word != all[0]) {
         None => Ok(()),
         Some(rank) => Err(Error::configuration(
