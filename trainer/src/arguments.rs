@@ -286,7 +286,7 @@ impl Arguments {
         Ok(run)
     }
 
-    /// The same, of which another number of ranks may have a part.
+    /// The same, which another number of ranks may share.
     ///
     /// # Errors
     /// [`Error::Configuration`] for numbers that make no sense.
@@ -389,7 +389,7 @@ mod tests {
             "--experts 4 --ep 2 --zero 1",
             "--pp 3",
             "--pp 4 --layers 3",
-            "--pp 2 --tied",
+            "--pp 2 --tied --zero 1",
             "--pp 2 --chunks 2",
             "--pp 2 --schedule gpipe --chunks 2",
             "--pp 2 --schedule interleaved",

@@ -13,7 +13,7 @@ use crate::number::Number;
 use crate::optimizer::{AdamW, Moments, Share, square_norm};
 use crate::parallel::data::{self, Exchange};
 use crate::parallel::zero::{Shares, Zero};
-use crate::parameters::{Gradients, Group, Layout, Local, Parameter, Present, Values, Weights};
+use crate::parameters::{Gradients, Group, Layout, Local, Parameter, Present, Twin, Values, Weights};
 use crate::ranks::Tensor;
 
 /// The memory of a rank in bytes, with what lies between buckets and the largest buffers that there were.
@@ -43,6 +43,8 @@ pub struct Replica<T: Number> {
     share: Share,
     /// Of experts that not all have.
     of_experts: Share,
+    /// Room for a gradient of another rank.
+    theirs: Vec<T>,
 }
 
 /// The ranks that have the same parameters, and those of them that have the same experts; `None` is a rank that is alone.
@@ -81,10 +83,11 @@ impl<T: Number> Replica<T> {
     pub fn new(layout: &Layout, seed: u64, zero: Zero, [share, of_experts]: [Share; 2]) -> Result<Self> {
         if zero == Zero::Nothing || share.ranks == 1 {
             let kept = Kept::All { weights: Values::begin(layout, seed)?, gradients: Values::zeros(layout)? };
-            return Ok(Replica { kept, moments: Moments::new(layout, Share::WHOLE)?, share, of_experts });
+            let moments = Moments::new(layout, Share::WHOLE)?;
+            return Ok(Replica { kept, moments, share, of_experts, theirs: Vec::new() });
         }
         let kept = Kept::Shares(Box::new(Shares::new(layout, seed, share, zero)?));
-        Ok(Replica { kept, moments: Moments::new(layout, share)?, share, of_experts })
+        Ok(Replica { kept, moments: Moments::new(layout, share)?, share, of_experts, theirs: Vec::new() })
     }
 
     /// Runs `pass`, forward and backward of a step, with the weights and a place for gradients, and sums these over the ranks that have
@@ -118,6 +121,26 @@ impl<T: Number> Replica<T> {
             data::sum_experts(experts, layout, gradients, (step, &mut exchange))?;
         }
         Ok(exchange)
+    }
+
+    /// After an exchange, adds up the gradients of what the first and the last of the ranks of a pipeline both have, if there is
+    /// such: both get the same bits. The bytes that this rank sent.
+    ///
+    /// # Errors
+    /// What the message ends with.
+    pub fn join_twins(&mut self, neighbours: &Communicator, layout: &Layout) -> Result<usize> {
+        let (Kept::All { gradients, .. }, theirs) = (&mut self.kept, &mut self.theirs) else { return Ok(0) };
+        let mut sent = 0;
+        for (id, parameter) in layout.parameters() {
+            let Some(twin) = parameter.twin else { continue };
+            let other = if twin == Twin::First { neighbours.size() - 1 } else { 0 };
+            let own = gradients.of_mut(layout, id);
+            theirs.resize(own.len(), T::ZERO);
+            neighbours.exchange_into(own, other, theirs, other)?;
+            own.iter_mut().zip(&*theirs).for_each(|(own, other)| *own += *other);
+            sent += size_of_val(own);
+        }
+        Ok(sent)
     }
 
     /// The square of the norm of this rank's share of the gradients; it is number `tensor` of those that share each layer.

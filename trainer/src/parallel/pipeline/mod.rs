@@ -72,7 +72,10 @@ fn neighbours<'a, T: Number>(through: &Through<'a, T>) -> &'a Communicator {
 
 impl Passage {
     /// Does what is nothing but waiting for other stages, in a step that began at `step`.
-    fn idle(&mut self, step: Instant, wait: impl FnOnce() -> Result<()>) -> Result<()> {
+    ///
+    /// # Errors
+    /// What that ends with.
+    pub fn idle(&mut self, step: Instant, wait: impl FnOnce() -> Result<()>) -> Result<()> {
         let begun = Instant::now();
         wait()?;
         let end = Instant::now();
