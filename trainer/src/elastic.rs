@@ -127,18 +127,21 @@ impl World {
         }
     }
 
-    /// The ranks that a `failure` shows to be gone, and those that may only be stopped.
-    fn gone(&self, failure: &consort::Error) -> Result<[BTreeSet<Rank>; 2]> {
-        let (dead, stopped) = match failure {
-            consort::Error::Revoked { reason, .. } => {
-                (None, said(reason).map_or_else(|| silent(self.comm()), Ok)?)
-            }
+    /// The ranks that a `failure` shows to be gone.
+    fn gone(&self, failure: &consort::Error) -> Result<Gone> {
+        let number = |rank: &Rank| self.number(*rank);
+        let mut gone = Gone::default();
+        match failure {
+            consort::Error::Revoked { reason, .. } => match said(reason) {
+                Some(stopped) => gone.stopped.extend(stopped.iter().map(number)),
+                // Another rank leaves out what this one cannot reach either.
+                None => gone.dead.extend(silent(self.comm())?.iter().map(number)),
+            },
             // All ranks have the same report.
-            consort::Error::Timeout { .. } => (None, silent(self.comm())?),
-            failure => (named(failure), Vec::new()),
-        };
-        let numbers = |ranks: Vec<Rank>| ranks.into_iter().map(|rank| self.number(rank)).collect();
-        Ok([numbers(dead.into_iter().collect()), numbers(stopped)])
+            consort::Error::Timeout { .. } => gone.stopped.extend(silent(self.comm())?.iter().map(number)),
+            failure => gone.note(failure, |rank| self.number(rank)),
+        }
+        Ok(gone)
     }
 
     /// After an `error` that [is a loss](is_loss): goes on with the ranks that are left, if they have work for this one. All that are left
@@ -149,27 +152,25 @@ impl World {
     /// [`Error::Configuration`] where they are too few.
     pub fn lose(&mut self, run: &Run, error: &Error) -> Result<Role> {
         let failure = self.failure(error)?;
-        let [mut dead, mut stopped] = self.gone(&failure)?;
+        let mut lost = self.gone(&failure)?;
         let own = self.all.rank();
-        if stopped.contains(&own)
-            || dead.is_empty() && stopped.is_empty() && matches!(failure, consort::Error::Revoked { .. })
-        {
+        let is_revoked = matches!(failure, consort::Error::Revoked { .. });
+        if lost.stopped.contains(&own) || lost.all().next().is_none() && is_revoked {
             return Ok(Role::LeftOut);
         }
         let before = self.left.as_ref().map_or(self.all.size(), Communicator::size) as usize;
         let first = self.number(0);
         let until = Instant::now() + SPREADS;
         loop {
-            dead.remove(&own);
-            stopped.remove(&own);
-            if dead.is_empty() && stopped.is_empty() {
+            lost.forget(own);
+            if lost.all().next().is_none() {
                 return Err(failure.into());
             }
-            let gone: BTreeSet<Rank> = dead.union(&stopped).chain(&self.out).copied().collect();
+            let gone: BTreeSet<Rank> = lost.all().chain(self.out.iter().copied()).collect();
             let left: Vec<Rank> = (0..self.all.size()).filter(|rank| !gone.contains(rank)).collect();
-            // Ranks that are stopped may go on, and say the same of this one: the more go on, or those with the first.
+            // Ranks that are not dead may go on, and say the same of this one: the more go on, or those with the first.
             let are_more = 2 * left.len() > before || 2 * left.len() == before && left.contains(&first);
-            if !stopped.is_empty() && !are_more {
+            if !lost.stopped.is_empty() && !are_more {
                 return Ok(Role::LeftOut);
             }
             let Some(run) = fit(run, left.len()) else {
@@ -187,26 +188,27 @@ impl World {
             let error = match self.all.shrink(&all_out, Shrink::Abort) {
                 Ok(comm) => match comm.barrier() {
                     Ok(()) => {
-                        self.lost = dead.union(&stopped).copied().collect();
+                        self.lost = lost.all().collect();
                         (self.out, self.left) = (out, Some(comm));
                         return Ok(Role::Goes);
                     }
                     Err(error) => {
-                        dead.extend(named(&error).map(|rank| used[rank as usize]));
+                        lost.note(&error, |rank| used[rank as usize]);
                         error
                     }
                 },
                 Err(error) => {
-                    dead.extend(named(&error));
+                    lost.note(&error, |rank| rank);
                     error
                 }
             };
             // Another one was lost meanwhile, or ranks do not see the same ones gone yet.
-            if dead.union(&stopped).all(|rank| gone.contains(rank) || *rank == own) {
+            if lost.all().all(|rank| gone.contains(&rank) || rank == own) {
                 if Instant::now() > until {
                     return Err(error.into());
                 }
-                stopped = silent(&self.all)?.into_iter().filter(|rank| !self.out.contains(rank)).collect();
+                let silent = silent(&self.all)?.into_iter();
+                lost.stopped = silent.filter(|rank| !gone.contains(rank)).chain(lost.stopped).collect();
             }
         }
     }
@@ -291,11 +293,32 @@ fn silent(comm: &Communicator) -> Result<Vec<Rank>> {
     Ok(silent.map(|rank| rank.rank).collect())
 }
 
-/// The rank that an error says is gone.
-fn named(error: &consort::Error) -> Option<Rank> {
-    match error {
-        consort::Error::PeerLost { rank, .. } | consort::Error::PeerLeft { rank, .. } => Some(*rank),
-        _ => None,
+/// Ranks without which others go on.
+#[derive(Default)]
+struct Gone {
+    /// Those whose processes or hosts have ended.
+    dead: BTreeSet<Rank>,
+    /// Those that may go on themselves: they do not answer, or have closed the communicator.
+    stopped: BTreeSet<Rank>,
+}
+
+impl Gone {
+    fn all(&self) -> impl Iterator<Item = Rank> {
+        self.dead.union(&self.stopped).copied()
+    }
+
+    fn forget(&mut self, rank: Rank) {
+        self.dead.remove(&rank);
+        self.stopped.remove(&rank);
+    }
+
+    /// Takes note of the rank that an error names, by its `number` among all.
+    fn note(&mut self, error: &consort::Error, number: impl Fn(Rank) -> Rank) {
+        match error {
+            consort::Error::PeerLost { rank, .. } => self.dead.insert(number(*rank)),
+            consort::Error::PeerLeft { rank, .. } => self.stopped.insert(number(*rank)),
+            _ => false,
+        };
     }
 }
 

@@ -123,7 +123,7 @@ struct Course<T: Number> {
 enum Change {
     /// Some were lost, which was seen at this time, so long after the last whole step.
     Lost { ranks: Vec<Rank>, seen: Instant, after: Duration },
-    /// There were so many before, and others came, who had asked at this time or before.
+    /// Others came than there were before, a number; they had asked at this time or before.
     Grown { from: u32, seen: Instant },
     /// Ranks that came did not stay.
     Same,
@@ -243,11 +243,11 @@ fn go_on<T: Number>(
 enum End {
     /// The run is over.
     Over(Last),
-    /// Others wait to be taken in: so many there will be.
+    /// Others wait to be taken in: how many there will be.
     Grows(u32),
 }
 
-/// Trains with these ranks, to the end, until they fail, or until others come: then so many there will be.
+/// Trains with these ranks, to the end, until they fail, or until others come: then how many there will be.
 fn attempt<T: Number>(
     arguments: &Arguments,
     asked: &Run,
@@ -311,7 +311,7 @@ fn mark<T: Number>(asked: &Run, text: &Text) -> u64 {
     fingerprint::<T>(&Run { degrees, ..*asked }, text)
 }
 
-/// Whether ranks are to be taken in before the next step: so many there will be. Waits where too few are there.
+/// How many ranks there will be if some are to be taken in before the next step. Waits where too few are there.
 fn look<T: Number>(
     arguments: &Arguments,
     asked: &Run,
@@ -494,10 +494,18 @@ fn train<T: Number>(
             Err(error) => Err(error),
         };
         course.change = match changed {
+            // The others have what this one has not got yet, and need not wait for it.
+            Err(error)
+                if elastic::is_loss(&error) && matches!(course.change, Some(Change::Joined { .. })) =>
+            {
+                eprintln!("consort-trainer: process {} asks again: {error}", std::process::id());
+                None
+            }
             Err(error) if elastic::is_loss(&error) => lose(arguments, there, &asked, error, &course)?,
             changed => Some(changed?),
         };
         if course.change.is_none() {
+            drop(world.take());
             world = enter(arguments, &asked, text, &mut course)?;
             if world.is_none() {
                 return Ok(());

@@ -298,7 +298,7 @@ fn check_losses(name: &str, options: &str, blows: Blows) {
         let line = line.replace("DIR", &directory.display().to_string());
         let mut command = trainer(&line);
         if blows.signal == Signal::SIGSTOP {
-            // After so many seconds ranks look whether one of them is stopped.
+            // After these seconds ranks look whether one of them is stopped.
             command.env("CONSORT_TIMEOUT", "5");
         }
         let (mut parent, mut output, _) = started_as(&mut command, "parameters, on rank 0");
@@ -395,7 +395,7 @@ fn fifty_ranks_are_killed() {
 #[test]
 #[ignore = "a minute: fifty ranks are killed"]
 fn fifty_ranks_are_killed_and_fifty_come() {
-    check_losses("restart-fifty", "--ranks 3 --restart 3 --least-ranks 3", Blows::kills(14, 3));
+    check_losses("restart-fifty", "--ranks 3 --restart 2 --least-ranks 3", Blows::kills(21, 2));
     let sharing = "--ranks 4 --tp 2 --restart 1 --least-ranks 4 --checkpoint DIR --every 2";
     check_losses("restart-fifty-tp", sharing, Blows::kills(8, 1));
 }
