@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::error::Result;
 use crate::number::{Number, with_vectors};
-use crate::parameters::{Group, Layout, ParameterId, Shared, Values};
+use crate::parameters::{Group, Layout, ParameterId, Values};
 
 /// The numbers of AdamW (Loshchilov and Hutter, 2019).
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -116,7 +116,7 @@ impl Portion {
 }
 
 /// The square of the norm of a rank's portion of the gradient; `of` gives the elements of its share of a bucket. The sum over all shares, and over
-/// the ranks that share layers, is that of the whole: what tensor ranks all have is counted by their first.
+/// the ranks that share layers, is that of the whole: what several of them have is counted by one.
 pub fn square_norm<'a, T: Number>(
     layout: &Layout,
     portion: Portion,
@@ -134,8 +134,7 @@ pub fn square_norm<'a, T: Number>(
         }
         lanes.iter().sum::<f64>()
     };
-    let counted =
-        layout.parameters().filter(|(_, parameter)| tensor == 0 || parameter.shared == Shared::Split);
+    let counted = layout.parameters().filter(|(_, parameter)| parameter.is_counted(tensor));
     counted.map(|(id, _)| squares(id)).sum()
 }
 

@@ -11,6 +11,11 @@ const WEIGHT: f64 = 0.1;
 /// Lines of a run without a terminal.
 const LINES: usize = 10;
 
+/// The running mean after another loss.
+fn mean(before: f64, loss: f64) -> f64 {
+    before + WEIGHT * (loss - before)
+}
+
 /// The steps that were taken, and how the time was spent.
 pub struct Progress {
     bar: ProgressBar,
@@ -62,8 +67,7 @@ impl Progress {
         self.idle += step.idle;
         self.in_steps += step.elapsed;
         self.times.push([step.elapsed, step.exchange.exposed]);
-        let loss = self.loss.map_or(step.loss, |mean| mean + WEIGHT * (step.loss - mean));
-        self.loss = Some(loss);
+        self.loss = Some(self.loss.map_or(step.loss, |before| mean(before, step.loss)));
         let text = self.text();
         self.bar.set_message(text.clone());
         self.bar.inc(1);
@@ -82,6 +86,11 @@ impl Progress {
             "loss {loss:.3}  {rate:.0} tokens/s  compute {:.1} %, exposed communication {exposed:.1} %, idle {idle:.1} %",
             100.0 - exposed - idle
         )
+    }
+
+    /// What the losses were since the beginning.
+    pub fn learn(&mut self, losses: &[f64]) {
+        self.loss = losses.iter().copied().reduce(mean);
     }
 
     /// The running mean of the losses.

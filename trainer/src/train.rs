@@ -19,7 +19,7 @@ use crate::parallel::pipeline::{Order, Passage, Pipeline, Plan, Through};
 use crate::parallel::replica::{Gathered, Memory, Replica, STATE};
 use crate::parallel::whole::gather;
 use crate::parallel::zero::Zero;
-use crate::parameters::{Gradients, Layout, Parameter, Present, Shared, Values, Weights};
+use crate::parameters::{Gradients, Layout, Parameter, Present, Values, Weights};
 use crate::products::Products;
 use crate::ranks::{Overlap, Tensor};
 use crate::routes::Routes;
@@ -92,6 +92,12 @@ impl Run {
                 "tokens are shared by tensor ranks, and there is one".into(),
                 "give --tp, or leave --sp out",
             ))
+        } else if self.shape.tied && self.degrees.pipeline > 1 && self.zero != Zero::Nothing {
+            Some((
+                "two ranks of the pipeline have the embedding, and shares by --zero are of what one has"
+                    .into(),
+                "leave out --zero, --tied or --pp",
+            ))
         } else if self.zero != Zero::Nothing && ranks > 1 && data * context == 1 {
             Some((
                 format!("{ranks} ranks have no parameters in common that they could share by --zero"),
@@ -135,12 +141,17 @@ impl Run {
     }
 }
 
-/// Ranks that were given other options or another text would train apart without a word: all of them have the error.
-fn agree<T: Number>(run: &Run, text: &Text, comm: &Communicator) -> Result<()> {
+/// A number that is another one for other options or another text.
+pub fn fingerprint<T: Number>(run: &Run, text: &Text) -> u64 {
     let mut hasher = DefaultHasher::new();
     (format!("{run:?}"), size_of::<T>(), text).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Ranks that were given other options or another text would train apart without a word: all of them have the error.
+fn agree<T: Number>(run: &Run, text: &Text, comm: &Communicator) -> Result<()> {
     let mut all = vec![0u64; comm.size() as usize];
-    comm.all_gather(&[hasher.finish()], &mut all)?;
+    comm.all_gather(&[fingerprint::<T>(run, text)], &mut all)?;
     match all.iter().position(|word| *word != all[0]) {
         None => Ok(()),
         Some(rank) => Err(Error::configuration(
@@ -293,10 +304,9 @@ impl<'a, T: Number> Trainer<'a, T> {
         &mut self,
         mut each: impl FnMut(&'static str, &Parameter, Range<usize>, &[T]),
     ) -> Result<()> {
-        let is_first = self.mesh.place().tensor == 0;
+        let tensor = self.mesh.place().tensor;
         self.replica.state(self.model.layout(), |state, parameter, elements, values| {
-            // What tensor ranks all have is their first's.
-            if is_first || parameter.shared == Shared::Split {
+            if parameter.is_counted(tensor) {
                 each(state, parameter, elements, values);
             }
         })
@@ -386,7 +396,14 @@ impl<'a, T: Number> Trainer<'a, T> {
             },
         )?;
         exchange.exposed += joined.get();
-        Ok((passage.expect("it was run"), exchange))
+        let mut passage = passage.expect("it was run");
+        if let Some(neighbours) = neighbours {
+            passage.idle(step, || {
+                exchange.sent += replica.join_twins(neighbours, model.layout())?;
+                Ok(())
+            })?;
+        }
+        Ok((passage, exchange))
     }
 
     /// What is left of it when its ranks cannot go on together; `None` where a rank has its share alone, or some of the experts.

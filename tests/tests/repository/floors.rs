@@ -278,6 +278,7 @@ pub(crate) const FLOORS: [(&str, &[&str]); 17] = [
             "text",
             "train",
             "checkpoint",
+            "door",
             "elastic",
             "sample",
             "chart",

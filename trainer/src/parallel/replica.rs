@@ -11,7 +11,7 @@ use crate::number::Number;
 use crate::optimizer::{AdamW, Moments, Portion, Share, square_norm};
 use crate::parallel::data::{self, Exchange, Replicas};
 use crate::parallel::zero::{Shares, Zero};
-use crate::parameters::{Gradients, Layout, Parameter, Present, Values, Weights};
+use crate::parameters::{Gradients, Layout, Parameter, Present, Twin, Values, Weights};
 use crate::ranks::{Overlap, Tensor};
 
 /// The memory of a rank in bytes, with what lies between buckets and the largest buffers that there were.
@@ -39,6 +39,8 @@ pub struct Replica<T: Number> {
     kept: Kept<T>,
     moments: Moments<T>,
     portion: Portion,
+    /// Room for a gradient of another rank.
+    theirs: Vec<T>,
 }
 
 /// Weights that are all here: the rank's own, or a copy.
@@ -73,10 +75,11 @@ impl<T: Number> Replica<T> {
     ) -> Result<Self> {
         if zero == Zero::Nothing || portion.all.ranks == 1 {
             let kept = Kept::All { weights: Values::begin(layout, seed)?, gradients: Values::zeros(layout)? };
-            return Ok(Replica { kept, moments: Moments::new(layout, Portion::WHOLE)?, portion });
+            let moments = Moments::new(layout, Portion::WHOLE)?;
+            return Ok(Replica { kept, moments, portion, theirs: Vec::new() });
         }
         let kept = Kept::Shares(Box::new(Shares::new(layout, seed, portion, (zero, overlap))?));
-        Ok(Replica { kept, moments: Moments::new(layout, portion)?, portion })
+        Ok(Replica { kept, moments: Moments::new(layout, portion)?, portion, theirs: Vec::new() })
     }
 
     /// Runs `pass`, forward and backward of a step, with the weights and a place for gradients, and sums these over the ranks that have
@@ -101,6 +104,26 @@ impl<T: Number> Replica<T> {
         gradients.buckets_mut().for_each(|bucket| bucket.fill(T::ZERO));
         let mut present = Present::new(layout, weights);
         data::exchange((replicas, ranks), layout, gradients, step, |sums| pass(&mut present, sums))
+    }
+
+    /// After an exchange, adds up the gradients of what the first and the last of the ranks of a pipeline both have, if there is
+    /// such: both get the same bits. The bytes that this rank sent.
+    ///
+    /// # Errors
+    /// What the message ends with.
+    pub fn join_twins(&mut self, neighbours: &Communicator, layout: &Layout) -> Result<usize> {
+        let (Kept::All { gradients, .. }, theirs) = (&mut self.kept, &mut self.theirs) else { return Ok(0) };
+        let mut sent = 0;
+        for (id, parameter) in layout.parameters() {
+            let Some(twin) = parameter.twin else { continue };
+            let other = if twin == Twin::First { neighbours.size() - 1 } else { 0 };
+            let own = gradients.of_mut(layout, id);
+            theirs.resize(own.len(), T::ZERO);
+            neighbours.exchange_into(own, other, theirs, other)?;
+            own.iter_mut().zip(&*theirs).for_each(|(own, other)| *own += *other);
+            sent += size_of_val(own);
+        }
+        Ok(sent)
     }
 
     /// The square of the norm of this rank's share of the gradients; it is number `tensor` of those that share each layer.

@@ -180,6 +180,10 @@ fn stages_of_a_pipeline_go_on_as_any_mesh() {
     let gpipe = Run { order: Order::GPipe, ..pipeline };
     check_bits("pp", pipeline, &[run(mesh(1, 2)), shared, run(mesh(1, 1)), gpipe]);
     check_bits("tp-to-pp", run(mesh(1, 2)), &[pipeline, shared]);
+    // Two stages have the embedding, and one of them saves it.
+    let tied = |run: Run| Run { shape: Shape { tied: true, ..run.shape }, ..run };
+    check_bits("pp-tied", tied(pipeline), &[run(mesh(1, 2)), run(mesh(1, 1)), gpipe].map(tied));
+    check_bits("tp-to-pp-tied", tied(run(mesh(1, 2))), &[tied(pipeline)]);
 }
 
 #[test]
