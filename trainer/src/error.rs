@@ -49,7 +49,7 @@ pub enum Error {
         hint: &'static str,
     },
     /// Another rank has failed, and all end alike.
-    #[error("rank {rank} could not go on with the checkpoint; it says why itself")]
+    #[error("rank {rank} could not go on; it says why itself")]
     Elsewhere {
         /// That rank.
         rank: u64,

@@ -1,5 +1,6 @@
 //! A rank from its arguments to the sample: what the program does between the command line and the exit status.
 
+use std::fs::OpenOptions;
 use std::path::Path;
 use std::time::Instant;
 
@@ -11,6 +12,7 @@ use crate::checkpoint::Checkpoints;
 use crate::elastic::{self, Source};
 use crate::error::{Error, Result};
 use crate::launch;
+use crate::mesh::together;
 use crate::model::Model;
 use crate::number::Number;
 use crate::parallel::replica::Memory;
@@ -18,7 +20,7 @@ use crate::progress::Progress;
 use crate::sample::{Drawing, write};
 use crate::text::{Text, shown};
 use crate::timeline::{Span, gather};
-use crate::train::{Kept, Run, Trainer};
+use crate::train::{ByAxis, Kept, Run, Trainer};
 
 /// Trains: alone, as a rank of a job, or by starting ranks.
 ///
@@ -44,9 +46,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Some(path) => Text::read(path, run.shape.sequence)?,
         None => Text::bundled(run.shape.sequence)?,
     };
-    let files = [(Some(&arguments.chart), "--chart"), (Some(&arguments.timeline), "--timeline")];
-    for (file, option) in files.into_iter().chain([(arguments.losses.as_ref(), "--losses")]) {
-        file.map_or(Ok(()), |file| check_place(file, option))?;
+    if job.is_none() {
+        check_places(arguments)?;
     }
     if run.degrees.expert > 1 && (arguments.checkpoint.is_some() || arguments.elastic) {
         return Err(Error::configuration(
@@ -58,22 +59,37 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         return launch::run(arguments.ranks, arguments.elastic);
     }
     let comm = job.is_some().then(Communicator::from_launcher).transpose()?;
+    // Rank 0 writes, and with lost ranks another may be it. The process that started this one has looked already.
+    let writes = comm.as_ref().is_some_and(|comm| comm.rank() == 0 || arguments.elastic);
+    let is_looked_at = arguments.started_by.is_some() || !writes;
+    together(comm.as_ref(), if is_looked_at { Ok(()) } else { check_places(arguments) })?;
     match arguments.precision {
         Precision::F32 | Precision::Bf16 => train::<f32>(arguments, run, &text, comm),
         Precision::F64 => train::<f64>(arguments, run, &text, comm),
     }
 }
 
-/// Whether a file can be expected to find its place: after the last step it would be late to say that it does not.
+/// Whether all files that are written at the end can be: after the last step it would be late to say that they cannot.
+fn check_places(arguments: &Arguments) -> Result<()> {
+    let files = [(Some(&arguments.chart), "--chart"), (Some(&arguments.timeline), "--timeline")];
+    let mut all = files.into_iter().chain([(arguments.losses.as_ref(), "--losses")]);
+    all.try_for_each(|(file, option)| file.map_or(Ok(()), |file| check_place(file, option)))
+}
+
+/// Whether a file can be written, as it is tried: one that was not there is removed again.
 fn check_place(file: &Path, option: &'static str) -> Result<()> {
-    let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if directory.is_dir() && !file.is_dir() {
-        return Ok(());
+    let was_there = file.exists();
+    OpenOptions::new().create(true).append(true).open(file).map_err(|error| {
+        Error::configuration(
+            format!("{option} is {}, which cannot be written: {error}", file.display()),
+            "name another file",
+        )
+    })?;
+    if !was_there {
+        // Another rank may have tried, and removed it.
+        drop(std::fs::remove_file(file));
     }
-    Err(Error::configuration(
-        format!("{option} is {}, which is no file in a directory that is there", file.display()),
-        "name another file",
-    ))
+    Ok(())
 }
 
 /// What a run has come to, whichever ranks it is on.
@@ -92,10 +108,8 @@ struct Course<T: Number> {
 #[derive(Default)]
 struct Last {
     spans: Vec<Span>,
-    /// The bytes that it sent to exchange gradients and weights.
-    sent: usize,
-    /// The bytes that it sent to its neighbours in the pipeline.
-    sent_rows: usize,
+    /// The bytes that it sent, by axis.
+    sent: ByAxis,
 }
 
 /// The elements of the whole model.
@@ -238,8 +252,8 @@ fn steps<T: Number>(
         }
         let step = trainer.step()?;
         course.losses.push(step.loss);
-        last = Last { spans: step.spans(), sent: step.exchange.sent, sent_rows: step.sent_bytes };
         let line = course.progress.step(&step);
+        last = Last { spans: step.spans(), sent: step.sent };
         if let Some(line) = line.filter(|_| is_first(world)) {
             println!("{line}");
         }
@@ -269,20 +283,19 @@ fn report<T: Number>(
     let ranks = if last.spans.is_empty() { Vec::new() } else { gather(world, &last.spans)? };
     let Memory { weights, gradients, moments } = trainer.memory();
     let Some(whole) = trainer.whole()? else { return Ok(()) };
-    let [weights, gradients, moments, sent] =
-        [weights, gradients, moments, last.sent].map(|bytes| bytes / 1024);
-    println!(
-        "rank 0: {weights} KiB of weights, {gradients} KiB of gradients, {moments} KiB of moments; exchanges of {sent} KiB a step"
-    );
+    let [weights, gradients, moments] = [weights, gradients, moments].map(|bytes| bytes / 1024);
+    println!("rank 0: {weights} KiB of weights, {gradients} KiB of gradients, {moments} KiB of moments");
+    let along: Vec<String> =
+        last.sent.iter().map(|(axis, bytes)| format!("{bytes} bytes a step along {axis}")).collect();
+    if !along.is_empty() {
+        println!("rank 0 sent {}, sums and gathers as in a ring", along.join(", "));
+    }
     let held_out = whole.held_out_loss(trainer.text())?;
     println!(
         "after {} steps: loss {:.3} nats a byte, {held_out:.3} on text that was held out",
         arguments.steps,
         course.progress.loss()
     );
-    if trainer.run().degrees.pipeline > 1 {
-        println!("rank 0 sent {} bytes a step to its neighbours in the pipeline", last.sent_rows);
-    }
     let since = if course.taken > 0 { format!(", after step {}", course.taken) } else { String::new() };
     let parameters = parameters(trainer)?;
     let title = format!("{parameters} parameters, {} ranks{since}", world.map_or(1, Communicator::size));

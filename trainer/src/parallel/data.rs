@@ -12,7 +12,7 @@ use consort::{Communicator, ReduceOp, Scope, ScopedWork};
 use crate::error::{Error, Result};
 use crate::number::Number;
 use crate::parameters::{Gradients, Group, Layout, ParameterId, Values};
-use crate::ranks::{Overlap, Tensor};
+use crate::ranks::{Overlap, Tensor, ring};
 use crate::timeline::{Activity, Flight, Span};
 
 /// How an exchange of gradients went.
@@ -25,11 +25,6 @@ pub struct Exchange {
     pub sent: usize,
     /// The sums, and the wait for the last of them.
     pub spans: Vec<Span>,
-}
-
-/// What each of `ranks` ranks sends in a ring, in bytes, when `elements` are summed and shared, or their shares are gathered.
-pub(super) fn ring<T>(elements: usize, ranks: u32) -> usize {
-    elements / ranks as usize * (ranks as usize - 1) * size_of::<T>()
 }
 
 /// A sum that was started.

@@ -4,5 +4,6 @@ mod checkpoints;
 mod common;
 mod overlap;
 mod pipeline;
+mod sent;
 mod training;
 mod zero;

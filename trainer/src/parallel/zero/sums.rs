@@ -15,9 +15,8 @@ use super::pool::Pool;
 use crate::error::Result;
 use crate::number::Number;
 use crate::optimizer::Share;
-use crate::parallel::data::ring;
 use crate::parameters::{Gradients, Layout, ParameterId, Values};
-use crate::ranks::{Overlap, Tensor};
+use crate::ranks::{Overlap, Tensor, ring};
 use crate::timeline::Flight;
 
 /// Reduce-scatters that have buffers, where these go around.

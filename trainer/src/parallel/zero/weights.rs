@@ -14,9 +14,8 @@ use super::pool::Pool;
 use crate::error::Result;
 use crate::number::Number;
 use crate::optimizer::Share;
-use crate::parallel::data::ring;
 use crate::parameters::{Layout, ParameterId, Pass, Unit, Values, Weights};
-use crate::ranks::Overlap;
+use crate::ranks::{Overlap, ring};
 use crate::timeline::Flight;
 
 /// A bucket's weights.
