@@ -39,7 +39,8 @@ impl Degrees {
 
     /// All ranks.
     pub fn ranks(&self) -> usize {
-        self.pipeline * self.data * self.context * self.tensor
+        let all = [self.pipeline, self.data, self.context, self.tensor];
+        all.into_iter().fold(1, usize::saturating_mul)
     }
 
     /// The axes by name, the slowest first.

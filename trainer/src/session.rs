@@ -1,6 +1,7 @@
 //! A rank from its arguments to the sample: what the program does between the command line and the exit status.
 
 use std::fs::OpenOptions;
+use std::ops::Range;
 use std::path::Path;
 use std::time::Instant;
 
@@ -9,6 +10,7 @@ use consort::{Communicator, Launch, Rank, ReduceOp};
 use crate::arguments::{Arguments, Precision};
 use crate::chart::{Losses, draw, draw_step};
 use crate::checkpoint::Checkpoints;
+use crate::demand::{Available, Demand};
 use crate::elastic::{self, Source};
 use crate::error::{Error, Result};
 use crate::launch;
@@ -48,6 +50,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     };
     if job.is_none() {
         check_places(arguments)?;
+        check_memory(arguments, &run, 0..arguments.ranks)?;
     }
     if run.degrees.expert > 1 && (arguments.checkpoint.is_some() || arguments.elastic) {
         return Err(Error::configuration(
@@ -61,12 +64,27 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let comm = job.is_some().then(Communicator::from_launcher).transpose()?;
     // Rank 0 writes, and with lost ranks another may be it. The process that started this one has looked already.
     let writes = comm.as_ref().is_some_and(|comm| comm.rank() == 0 || arguments.elastic);
-    let is_looked_at = arguments.started_by.is_some() || !writes;
-    together(comm.as_ref(), if is_looked_at { Ok(()) } else { check_places(arguments) })?;
+    let is_looked_at = arguments.started_by.is_some();
+    let places = if is_looked_at || !writes { Ok(()) } else { check_places(arguments) };
+    let memory = job.filter(|_| !is_looked_at).map_or(Ok(()), |job| {
+        // Those of this host are as this one, nearly.
+        let here = job.local_size.unwrap_or(1).min(job.size);
+        let first = job.rank.saturating_sub(job.local_rank.unwrap_or(0)).min(job.size - here);
+        check_memory(arguments, &run, first..first + here)
+    });
+    together(comm.as_ref(), places.and(memory))?;
     match arguments.precision {
         Precision::F32 | Precision::Bf16 => train::<f32>(arguments, run, &text, comm),
         Precision::F64 => train::<f64>(arguments, run, &text, comm),
     }
+}
+
+/// Whether this host holds what some ranks need.
+fn check_memory(arguments: &Arguments, run: &Run, ranks: Range<u32>) -> Result<()> {
+    let (number, saves) =
+        (if arguments.precision == Precision::F64 { 8 } else { 4 }, arguments.checkpoint.is_some());
+    let all = ranks.clone().map(|rank| Demand::of(run, rank, number, saves));
+    all.fold(Demand::default(), Demand::and).check(ranks.len(), Available::now())
 }
 
 /// Whether all files that are written at the end can be: after the last step it would be late to say that they cannot.

@@ -64,6 +64,22 @@ impl Run {
     pub fn check(&self, ranks: u32) -> Result<()> {
         let Degrees { data, context, tensor, shares_tokens, .. } = self.degrees;
         self.degrees.check(ranks)?;
+        self.shape.check()?;
+        let widest = self.shape.width.saturating_add(self.shape.hidden).saturating_add(self.shape.vocabulary);
+        let lengths = [self.batch, self.shape.sequence, widest, self.shape.layers, 64];
+        if lengths
+            .iter()
+            .try_fold(1isize, |all, length| all.checked_mul(isize::try_from(*length).ok()?))
+            .is_none()
+        {
+            return Err(Error::configuration(
+                format!(
+                    "{} sequences of {} tokens have more activations than can be counted",
+                    self.batch, self.shape.sequence
+                ),
+                "give a smaller --batch, --sequence, --width or --layers",
+            ));
+        }
         let plan = self.plan();
         plan.check()?;
         let (stages, layers) = (plan.stages(), self.shape.layers);
@@ -119,7 +135,7 @@ impl Run {
     }
 
     /// What of the model the rank with this number has.
-    fn cut(&self, rank: u32) -> Cut {
+    pub(crate) fn cut(&self, rank: u32) -> Cut {
         let (degrees, place, plan) = (self.degrees, self.degrees.place(rank), self.plan());
         let (all, layers) = (plan.stages(), self.shape.layers);
         let own = (place.pipeline..all).step_by(degrees.pipeline);

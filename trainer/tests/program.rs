@@ -337,6 +337,9 @@ fn what_is_wrong_is_said_once_and_before_ranks_start() {
         ("--ranks 3 --batch 2", "2 sequences a step are fewer than 3 ranks"),
         ("--ranks 2 --pp 2", "a pipeline of 2 stages has more than the 1 blocks of the model"),
         ("--ranks 2 --chart nowhere/loss.svg", "--chart is nowhere/loss.svg"),
+        ("--ranks 2 --timeline .", "--timeline is ., which cannot be written"),
+        ("--ranks 2 --width 65536 --layers 4096", "the 2 ranks of this host need about"),
+        ("--width 65536 --layers 4096 --experts 4096 --hidden 1048576", "more than can be counted"),
     ] {
         let output = trainer(arguments).output().expect("the program");
         let errors = String::from_utf8_lossy(&output.stderr);
