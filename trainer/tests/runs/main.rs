@@ -3,6 +3,7 @@
 mod checkpoints;
 mod common;
 mod overlap;
+mod parity;
 mod pipeline;
 mod sent;
 mod training;
