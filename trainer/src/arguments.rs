@@ -158,7 +158,7 @@ pub struct Arguments {
     #[arg(long, value_name = "RATE", default_value_t = 3e-3)]
     pub rate: f64,
 
-    /// The rate towards which it falls, as a share of the highest
+    /// The rate towards which it falls, as a share of the highest: a step after the last would have it
     #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
     pub least: f64,
 

@@ -483,8 +483,9 @@ mod tests {
         assert_eq!(left(given(2, 2, 1), 3), Some((1, 1)));
         assert_eq!(left(given(1, 2, 1), 1), None);
         let experts = |data, expert| {
-            let shape = Shape { experts: Some(Experts { count: 12, top_k: 2 }), ..shape };
-            Run { shape, degrees: Degrees { expert, ..Degrees::data(data) }, ..given(data, 1, 1) }
+            let given = given(data, 1, 1);
+            let shape = Shape { experts: Some(Experts { count: 12, top_k: 2 }), ..given.shape };
+            Run { shape, degrees: Degrees { expert, ..Degrees::data(data) }, ..given }
         };
         let experts_left = |run, ranks| {
             let run = fit(&run, ranks).expect("enough");

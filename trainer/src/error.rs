@@ -49,7 +49,7 @@ pub enum Error {
         hint: &'static str,
     },
     /// Another rank has failed, and all end alike.
-    #[error("rank {rank} could not go on with the checkpoint; it says why itself")]
+    #[error("rank {rank} could not go on; it says why itself")]
     Elsewhere {
         /// That rank.
         rank: u64,
@@ -83,6 +83,16 @@ pub enum Error {
     /// A call of the library failed.
     #[error(transparent)]
     Library(#[from] consort::Error),
+    /// There is less memory than a run needs.
+    #[error("{needed}, and {available}; {hint}")]
+    Demand {
+        /// Whose bytes, how many, and what of.
+        needed: String,
+        /// How many there are, and who says so.
+        available: String,
+        /// What makes them fewer.
+        hint: &'static str,
+    },
     /// There is no memory for parameters or gradients.
     #[error("no memory for parameters and gradients: {0}; choose a smaller model, or start fewer ranks")]
     Memory(#[from] consort::MemoryError),

@@ -37,6 +37,7 @@ pub mod arguments;
 pub mod chart;
 pub mod checkpoint;
 pub mod config;
+pub mod demand;
 pub mod door;
 pub mod elastic;
 pub mod error;

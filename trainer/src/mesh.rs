@@ -3,7 +3,7 @@
 //! Invariant: ranks are numbered with the last axis fastest, in the order pipeline, data, expert, context, tensor, so that the
 //! ranks which speak the most are neighbours. An axis of one rank has no communicator.
 
-use consort::Communicator;
+use consort::{Communicator, ReduceOp};
 
 use crate::error::{Error, Result};
 
@@ -39,7 +39,8 @@ impl Degrees {
 
     /// All ranks.
     pub fn ranks(&self) -> usize {
-        self.pipeline * self.data * self.context * self.tensor
+        let all = [self.pipeline, self.data, self.context, self.tensor];
+        all.into_iter().fold(1, usize::saturating_mul)
     }
 
     /// The axes by name, the slowest first.
@@ -92,10 +93,36 @@ pub struct Place {
     pub tensor: usize,
 }
 
+/// What exchanges along the pipeline are called.
+pub const PIPELINE: &str = "pp";
+/// Those of the ranks that have the same parameters, or the same experts.
+pub const REPLICAS: &str = "dp and cp";
+/// Those of the ranks that share the experts.
+pub const EXPERTS: &str = "ep";
+/// Those of the ranks that share sequences.
+pub const CONTEXT: &str = "cp";
+/// Those of the ranks that share layers.
+pub const TENSOR: &str = "tp";
+
 /// The axes along which ranks have the same parameters.
-const REPLICAS: [&str; 3] = ["dp", "ep", "cp"];
+const OF_REPLICAS: [&str; 3] = ["dp", "ep", "cp"];
 /// Those along which they have the same experts.
 const OF_EXPERTS: [&str; 2] = ["dp", "cp"];
+
+/// This rank's result if all ranks have come through; else its own error, or that another rank has one. All ranks of `world` call it.
+///
+/// # Errors
+/// Its own; [`Error::Elsewhere`]; [`Error::Library`].
+pub fn together<R>(world: Option<&Communicator>, own: Result<R>) -> Result<R> {
+    let Some(world) = world else { return own };
+    let mut failed = [if own.is_err() { u64::from(world.rank()) + 1 } else { 0 }];
+    world.all_reduce(&mut failed, ReduceOp::Max)?;
+    let own = own?;
+    match failed[0] {
+        0 => Ok(own),
+        rank => Err(Error::Elsewhere { rank: rank - 1 }),
+    }
+}
 
 /// A rank in its mesh.
 pub struct Mesh<'a> {
@@ -115,7 +142,7 @@ impl<'a> Mesh<'a> {
         let (rank, size) = world.map_or((0, 1), |world| (world.rank(), world.size()));
         degrees.check(size)?;
         let axes = degrees.axes().map(|(name, ranks)| (name, ranks as u32));
-        let ranks = world.map(|world| world.mesh(&axes, &[&REPLICAS, &OF_EXPERTS])).transpose()?;
+        let ranks = world.map(|world| world.mesh(&axes, &[&OF_REPLICAS, &OF_EXPERTS])).transpose()?;
         Ok(Mesh { world, degrees, place: degrees.place(rank), ranks })
     }
 
@@ -151,7 +178,7 @@ impl<'a> Mesh<'a> {
 
     /// The ranks that have the same parameters: with other sequences, or other tokens of the same ones.
     pub fn replicas(&self) -> Option<&Communicator> {
-        self.along(&REPLICAS)
+        self.along(&OF_REPLICAS)
     }
 
     /// The ranks that have the other experts.
@@ -181,11 +208,11 @@ impl<'a> Mesh<'a> {
     /// As [`Communicator::wires`].
     pub fn carried(&self) -> Result<Vec<(&'static str, u64)>> {
         let axes = [
-            ("pp", self.pipeline()),
-            ("dp and cp", self.replicas()),
-            ("ep", self.experts()),
-            ("cp", self.context()),
-            ("tp", self.tensor()),
+            (PIPELINE, self.pipeline()),
+            (REPLICAS, self.replicas()),
+            (EXPERTS, self.experts()),
+            (CONTEXT, self.context()),
+            (TENSOR, self.tensor()),
             ("all axes", self.world),
         ];
         let mut carried = Vec::new();

@@ -8,7 +8,7 @@ use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub};
 use consort::Communicator;
 use consort::experts::{ExpertOptions, Experts};
 
-use crate::routes::Routes;
+use crate::routes::{Routes, Ways};
 
 mod sealed {
     pub trait Sealed {}
@@ -102,7 +102,7 @@ impl Number for f64 {
     const ONE: Self = 1.0;
 
     fn routes(comm: &Communicator, options: ExpertOptions) -> consort::Result<Box<dyn Routes<Self>>> {
-        Ok(Box::new(Experts::<Self>::new(comm, options)?))
+        Ok(Box::new(Ways::new(Experts::<Self>::new(comm, options)?)))
     }
 
     fn f32s(_: &[Self]) -> Option<&[f32]> {
@@ -146,7 +146,7 @@ impl Number for f32 {
     const ONE: Self = 1.0;
 
     fn routes(comm: &Communicator, options: ExpertOptions) -> consort::Result<Box<dyn Routes<Self>>> {
-        Ok(Box::new(Experts::<Self>::new(comm, options)?))
+        Ok(Box::new(Ways::new(Experts::<Self>::new(comm, options)?)))
     }
 
     fn f32s(values: &[Self]) -> Option<&[f32]> {

@@ -34,7 +34,7 @@ impl Default for AdamW {
 pub struct Schedule {
     /// The highest rate.
     pub rate: f64,
-    /// The last rate.
+    /// The rate towards which it falls: the step after the last would have it.
     pub least: f64,
     /// Steps in which the rate rises.
     pub warmup: usize,

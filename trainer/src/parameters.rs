@@ -132,10 +132,7 @@ impl Parameter {
     /// # Errors
     /// What the all-reduce ends with.
     pub fn complete<T: Number>(&self, gradient: &mut [T], ranks: &Tensor<'_>) -> Result<()> {
-        if let Some(comm) = ranks.comm().filter(|_| self.shared == Shared::Summed) {
-            ranks.timing(|| comm.all_reduce(gradient, ReduceOp::Sum))?;
-        }
-        Ok(())
+        if self.shared == Shared::Summed { ranks.all_reduce(gradient, ReduceOp::Sum) } else { Ok(()) }
     }
 
     /// Whether weight decay pulls it towards zero: matrices, not the scales of norms.

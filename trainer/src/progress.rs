@@ -135,7 +135,7 @@ mod tests {
             elapsed,
             exchange,
             idle: Duration::from_millis(1),
-            sent_bytes: 0,
+            sent: Vec::new(),
             computed: computed.into(),
         };
         let lines: Vec<String> = (0..35).filter_map(|_| progress.step(&step)).collect();

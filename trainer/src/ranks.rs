@@ -24,19 +24,53 @@ pub enum Overlap {
     Apart,
 }
 
+/// What the exchanges of a rank along an axis have cost it.
+#[derive(Clone, Default, Debug)]
+pub struct Account {
+    waited: Cell<Duration>,
+    sent: Cell<usize>,
+}
+
+impl Account {
+    /// The time in which the rank did nothing but wait for them.
+    pub fn waited(&self) -> Duration {
+        self.waited.get()
+    }
+
+    /// The bytes that it sent, where the ranks are in a ring.
+    pub fn sent(&self) -> usize {
+        self.sent.get()
+    }
+
+    /// Adds a wait that began at `begun` and is over.
+    pub fn wait(&self, begun: Instant) {
+        self.waited.set(self.waited.get() + begun.elapsed());
+    }
+
+    /// Adds bytes.
+    pub fn send(&self, bytes: usize) {
+        self.sent.set(self.sent.get() + bytes);
+    }
+}
+
+/// What each of `ranks` ranks sends in a ring, in bytes, when `elements` are summed and shared, or their shares are gathered.
+pub(crate) fn ring<T>(elements: usize, ranks: u32) -> usize {
+    elements * (ranks as usize - 1) / ranks as usize * size_of::<T>()
+}
+
 /// The ranks that share each layer.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Tensor<'a> {
     comm: Option<&'a Communicator>,
     overlap: Overlap,
-    /// Where the time of joining them is added up.
-    waited: Option<&'a Cell<Duration>>,
+    /// Where what joining them costs is added up.
+    account: Option<&'a Account>,
 }
 
 impl<'a> Tensor<'a> {
     /// The ranks of `comm`, `None` for a rank that has all of each layer.
     pub fn new(comm: Option<&'a Communicator>) -> Self {
-        Tensor { comm, overlap: Overlap::default(), waited: None }
+        Tensor { comm, overlap: Overlap::default(), account: None }
     }
 
     /// The same ranks, whose sums go on beside other work or do not.
@@ -44,18 +78,32 @@ impl<'a> Tensor<'a> {
         Tensor { overlap, ..self }
     }
 
-    /// The same ranks; the time in which this one does nothing but join them is added to `waited`.
-    pub fn timed(self, waited: &'a Cell<Duration>) -> Self {
-        Tensor { waited: Some(waited), ..self }
+    /// The same ranks; what joining them costs this one is added to `account`.
+    pub fn counted(self, account: &'a Account) -> Self {
+        Tensor { account: Some(account), ..self }
     }
 
     /// Runs `join`, in which the rank does nothing but join the others.
-    pub fn timing<R>(&self, join: impl FnOnce() -> R) -> R {
-        let Some(waited) = self.waited else { return join() };
+    fn timing<R>(&self, join: impl FnOnce() -> R) -> R {
         let begun = Instant::now();
         let result = join();
-        waited.set(waited.get() + begun.elapsed());
+        self.account.inspect(|account| account.wait(begun));
         result
+    }
+
+    /// Counts what this rank sends when elements are summed or gathered once around.
+    fn count<T>(&self, elements: usize) {
+        self.account.inspect(|account| account.send(ring::<T>(elements, self.size() as u32)));
+    }
+
+    /// The sums, or whatever `op` is, of what all ranks have; nothing where there is one.
+    ///
+    /// # Errors
+    /// What the all-reduce ends with.
+    pub fn all_reduce<T: Number>(&self, values: &mut [T], op: ReduceOp) -> Result<()> {
+        let Some(comm) = self.comm else { return Ok(()) };
+        self.count::<T>(2 * values.len());
+        Ok(self.timing(|| comm.all_reduce(values, op))?)
     }
 
     /// Whether sums go on beside other work.
@@ -115,6 +163,7 @@ impl<T: Number> Joint<T> {
     /// What the all-gather ends with.
     pub fn gather(&mut self, ranks: &Tensor<'_>) -> Result<()> {
         if let (Some(comm), Some(all)) = (ranks.comm, &mut self.all) {
+            ranks.count::<T>(all.len());
             ranks.timing(|| comm.all_gather(&self.own, all))?;
         }
         Ok(())
@@ -127,12 +176,11 @@ impl<T: Number> Joint<T> {
     pub fn sum(&mut self, ranks: &Tensor<'_>) -> Result<()> {
         match (ranks.comm, &mut self.all) {
             (Some(comm), Some(all)) => {
-                ranks.timing(|| comm.reduce_scatter(all, &mut self.own, ReduceOp::Sum))?;
+                ranks.count::<T>(all.len());
+                Ok(ranks.timing(|| comm.reduce_scatter(all, &mut self.own, ReduceOp::Sum))?)
             }
-            (Some(comm), None) => ranks.timing(|| comm.all_reduce(&mut self.own, ReduceOp::Sum))?,
-            (None, _) => {}
+            _ => ranks.all_reduce(&mut self.own, ReduceOp::Sum),
         }
-        Ok(())
     }
 
     /// As [`Joint::sum`], while `work` goes on, or after it where ranks are [apart](Overlap::Apart).
@@ -145,6 +193,7 @@ impl<T: Number> Joint<T> {
             return self.sum(ranks);
         };
         let Joint { own, all } = self;
+        ranks.count::<T>(all.as_ref().map_or(2 * own.len(), Vec::len));
         let worked = comm.scope(|scope| {
             let sum = match all {
                 Some(all) => scope.reduce_scatter(all, own, ReduceOp::Sum)?,

@@ -52,16 +52,34 @@ pub trait Routes<T> {
     /// # Errors
     /// As there.
     fn dispatch_gradient(&mut self, sent: &Sent, d_rows: &[T], d_tokens: &mut [T]) -> Result<()>;
+
+    /// The bytes that were given away for other ranks, since the ways were made.
+    fn sent_bytes(&self) -> usize;
 }
 
-impl<T: Real<Sum = T> + Send + 'static> Routes<T> for Experts<T> {
+/// The library's experts, and what was sent to them.
+pub struct Ways<T: Real> {
+    experts: Experts<T>,
+    sent: u64,
+}
+
+impl<T: Real> Ways<T> {
+    /// The ways to these experts.
+    pub fn new(experts: Experts<T>) -> Self {
+        Ways { experts, sent: 0 }
+    }
+}
+
+impl<T: Real<Sum = T> + Send + 'static> Routes<T> for Ways<T> {
     fn dispatch(&mut self, tokens: &[T], choices: &[i32], weights: &[T], rows: &mut Vec<T>) -> Result<Sent> {
-        let handle = Experts::dispatch(self, tokens, choices, weights, rows)?;
+        let handle = self.experts.dispatch(tokens, choices, weights, rows)?;
+        self.sent += handle.traffic().bytes;
         Ok(Sent { counts: handle.counts().to_vec(), handle: Box::new(handle) })
     }
 
     fn combine(&mut self, sent: &Sent, outputs: &[T], sums: &mut [T]) -> Result<()> {
-        Experts::combine(self, sent.handle(), outputs, sums).map(drop)
+        self.sent += self.experts.combine(sent.handle(), outputs, sums)?.bytes;
+        Ok(())
     }
 
     fn combine_gradient(
@@ -71,10 +89,17 @@ impl<T: Real<Sum = T> + Send + 'static> Routes<T> for Experts<T> {
         d_outputs: &mut Vec<T>,
         d_weights: &mut [T],
     ) -> Result<()> {
-        Experts::combine_gradient(self, sent.handle(), outputs, d_sums, d_outputs, d_weights).map(drop)
+        let handle = sent.handle();
+        self.sent += self.experts.combine_gradient(handle, outputs, d_sums, d_outputs, d_weights)?.bytes;
+        Ok(())
     }
 
     fn dispatch_gradient(&mut self, sent: &Sent, d_rows: &[T], d_tokens: &mut [T]) -> Result<()> {
-        Experts::dispatch_gradient(self, sent.handle(), d_rows, d_tokens).map(drop)
+        self.sent += self.experts.dispatch_gradient(sent.handle(), d_rows, d_tokens)?.bytes;
+        Ok(())
+    }
+
+    fn sent_bytes(&self) -> usize {
+        self.sent as usize
     }
 }

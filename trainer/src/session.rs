@@ -1,5 +1,7 @@
 //! A rank from its arguments to the sample: what the program does between the command line and the exit status.
 
+use std::fs::OpenOptions;
+use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -8,11 +10,12 @@ use consort::{Communicator, Launch, Rank};
 use crate::arguments::{Arguments, Precision};
 use crate::chart::{Losses, draw, draw_step};
 use crate::checkpoint::Checkpoints;
+use crate::demand::{Available, Demand};
 use crate::door::{self, Door};
 use crate::elastic::{self, Role, Source, World, each_has_all, fit};
 use crate::error::{Error, Result};
 use crate::launch;
-use crate::mesh::Degrees;
+use crate::mesh::{Degrees, together};
 use crate::model::Model;
 use crate::number::Number;
 use crate::parallel::replica::Memory;
@@ -20,7 +23,7 @@ use crate::progress::Progress;
 use crate::sample::{Drawing, write};
 use crate::text::{Text, shown};
 use crate::timeline::{Span, gather};
-use crate::train::{Kept, Run, Trainer, fingerprint};
+use crate::train::{ByAxis, Kept, Run, Trainer, fingerprint};
 
 /// The pause between two looks at the door of ranks that wait there.
 const LOOK: Duration = Duration::from_millis(5);
@@ -51,19 +54,30 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Some(path) => Text::read(path, run.shape.sequence)?,
         None => Text::bundled(run.shape.sequence)?,
     };
-    let files = [(Some(&arguments.chart), "--chart"), (Some(&arguments.timeline), "--timeline")];
-    for (file, option) in files.into_iter().chain([(arguments.losses.as_ref(), "--losses")]) {
-        file.map_or(Ok(()), |file| check_place(file, option))?;
+    if job.is_none() {
+        check_places(arguments)?;
+        check_memory(arguments, &run, 0..arguments.ranks)?;
     }
     if job.is_none() && arguments.ranks > 1 && !arguments.join {
         return launch::run(arguments.ranks, arguments.elastic, arguments.restart, arguments.door.as_deref());
     }
-    let comm = match job {
+    let comm = match &job {
         Some(_) => Some(Communicator::from_launcher()?),
         // A rank that is alone and lets others in.
         None if arguments.door.is_some() && !arguments.join => Communicator::local(1)?.pop(),
         None => None,
     };
+    // Rank 0 writes, and with lost ranks another may be it. The process that started this one has looked already.
+    let writes = comm.as_ref().is_some_and(|comm| comm.rank() == 0 || arguments.elastic);
+    let is_looked_at = arguments.started_by.is_some();
+    let places = if is_looked_at || !writes { Ok(()) } else { check_places(arguments) };
+    let memory = job.filter(|_| !is_looked_at).map_or(Ok(()), |job| {
+        // Those of this host are as this one, nearly.
+        let here = job.local_size.unwrap_or(1).min(job.size);
+        let first = job.rank.saturating_sub(job.local_rank.unwrap_or(0)).min(job.size - here);
+        check_memory(arguments, &run, first..first + here)
+    });
+    together(comm.as_ref(), places.and(memory))?;
     match arguments.precision {
         Precision::F32 | Precision::Bf16 => train::<f32>(arguments, run, &text, comm),
         Precision::F64 => train::<f64>(arguments, run, &text, comm),
@@ -73,12 +87,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 /// Whether ranks that go and come are possible.
 fn check_elastic(arguments: &Arguments, run: &Run, is_started: bool) -> Result<()> {
     let lets_in = arguments.door.is_some() || arguments.restart > 0;
-    let fault = if run.degrees.expert > 1 && (arguments.checkpoint.is_some() || arguments.elastic) {
-        Some((
-            "experts that ranks share are not in checkpoints yet",
-            "leave out --checkpoint and --elastic, or --ep",
-        ))
-    } else if lets_in && !each_has_all(run) && arguments.checkpoint.is_none() {
+    let fault = if lets_in && !each_has_all(run) && arguments.checkpoint.is_none() {
         Some((
             "new ranks have the state from a checkpoint where no rank has all of it",
             "give --checkpoint, or leave out --door and --restart",
@@ -91,16 +100,35 @@ fn check_elastic(arguments: &Arguments, run: &Run, is_started: bool) -> Result<(
     fault.map_or(Ok(()), |(what, hint)| Err(Error::configuration(what.into(), hint)))
 }
 
-/// Whether a file can be expected to find its place: after the last step it would be late to say that it does not.
+/// Whether this host holds what some ranks need.
+fn check_memory(arguments: &Arguments, run: &Run, ranks: Range<u32>) -> Result<()> {
+    let (number, saves) =
+        (if arguments.precision == Precision::F64 { 8 } else { 4 }, arguments.checkpoint.is_some());
+    let all = ranks.clone().map(|rank| Demand::of(run, rank, number, saves));
+    all.fold(Demand::default(), Demand::and).check(ranks.len(), Available::now())
+}
+
+/// Whether all files that are written at the end can be: after the last step it would be late to say that they cannot.
+fn check_places(arguments: &Arguments) -> Result<()> {
+    let files = [(Some(&arguments.chart), "--chart"), (Some(&arguments.timeline), "--timeline")];
+    let mut all = files.into_iter().chain([(arguments.losses.as_ref(), "--losses")]);
+    all.try_for_each(|(file, option)| file.map_or(Ok(()), |file| check_place(file, option)))
+}
+
+/// Whether a file can be written, as it is tried: one that was not there is removed again.
 fn check_place(file: &Path, option: &'static str) -> Result<()> {
-    let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if directory.is_dir() && !file.is_dir() {
-        return Ok(());
+    let was_there = file.exists();
+    OpenOptions::new().create(true).append(true).open(file).map_err(|error| {
+        Error::configuration(
+            format!("{option} is {}, which cannot be written: {error}", file.display()),
+            "name another file",
+        )
+    })?;
+    if !was_there {
+        // Another rank may have tried, and removed it.
+        drop(std::fs::remove_file(file));
     }
-    Err(Error::configuration(
-        format!("{option} is {}, which is no file in a directory that is there", file.display()),
-        "name another file",
-    ))
+    Ok(())
 }
 
 /// What a run has come to, whichever ranks it is on.
@@ -135,10 +163,8 @@ enum Change {
 #[derive(Default)]
 struct Last {
     spans: Vec<Span>,
-    /// The bytes that it sent to exchange gradients and weights.
-    sent: usize,
-    /// The bytes that it sent to its neighbours in the pipeline.
-    sent_rows: usize,
+    /// The bytes that it sent, by axis.
+    sent: ByAxis,
 }
 
 /// The elements of the whole model.
@@ -361,8 +387,8 @@ fn steps<T: Number>(
         let step = trainer.step()?;
         course.losses.push(step.loss);
         course.stepped = Instant::now();
-        last = Last { spans: step.spans(), sent: step.exchange.sent, sent_rows: step.sent_bytes };
         let line = course.progress.step(&step);
+        last = Last { spans: step.spans(), sent: step.sent };
         if let Some(line) = line.filter(|_| is_first(world)) {
             println!("{line}");
         }
@@ -392,11 +418,13 @@ fn report<T: Number>(
     let ranks = if last.spans.is_empty() { Vec::new() } else { gather(world, &last.spans)? };
     let Memory { weights, gradients, moments } = trainer.memory();
     let Some(whole) = trainer.whole()? else { return Ok(()) };
-    let [weights, gradients, moments, sent] =
-        [weights, gradients, moments, last.sent].map(|bytes| bytes / 1024);
-    println!(
-        "rank 0: {weights} KiB of weights, {gradients} KiB of gradients, {moments} KiB of moments; exchanges of {sent} KiB a step"
-    );
+    let [weights, gradients, moments] = [weights, gradients, moments].map(|bytes| bytes / 1024);
+    println!("rank 0: {weights} KiB of weights, {gradients} KiB of gradients, {moments} KiB of moments");
+    let along: Vec<String> =
+        last.sent.iter().map(|(axis, bytes)| format!("{bytes} bytes a step along {axis}")).collect();
+    if !along.is_empty() {
+        println!("rank 0 sent {}, sums and gathers as in a ring", along.join(", "));
+    }
     let held_out = whole.held_out_loss(trainer.text())?;
     println!(
         "after {} steps: loss {:.3} nats a byte, {held_out:.3} on text that was held out",
@@ -408,9 +436,6 @@ fn report<T: Number>(
         println!(
             "a step took {step:.2} ms on rank 0, {exposed:.2} ms of them exposed communication (medians)"
         );
-    }
-    if trainer.run().degrees.pipeline > 1 {
-        println!("rank 0 sent {} bytes a step to its neighbours in the pipeline", last.sent_rows);
     }
     let since = if course.taken > 0 { format!(", after step {}", course.taken) } else { String::new() };
     let parameters = parameters(trainer)?;

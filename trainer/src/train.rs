@@ -1,6 +1,5 @@
 //! One rank's training: steps over a text, what they took, and the loss on what is held out.
 
-use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -10,7 +9,7 @@ use consort::{Communicator, ReduceOp};
 
 use crate::error::{Error, Result};
 use crate::layers::ring::{Ring, positions};
-use crate::mesh::{Degrees, Mesh, Place};
+use crate::mesh::{CONTEXT, Degrees, EXPERTS, Mesh, PIPELINE, Place, REPLICAS, TENSOR};
 use crate::model::{Cut, Experts, Model, Ranks, Shape, Workspace};
 use crate::number::Number;
 use crate::optimizer::{AdamW, Moments, Portion, Schedule, Share, clipping};
@@ -21,7 +20,7 @@ use crate::parallel::whole::gather;
 use crate::parallel::zero::Zero;
 use crate::parameters::{Gradients, Layout, Parameter, Present, Values, Weights};
 use crate::products::Products;
-use crate::ranks::{Overlap, Tensor};
+use crate::ranks::{Account, Overlap, Tensor};
 use crate::routes::Routes;
 use crate::text::{Batch, Text};
 use crate::timeline::{Activity, Span};
@@ -65,6 +64,22 @@ impl Run {
     pub fn check(&self, ranks: u32) -> Result<()> {
         let Degrees { data, context, tensor, shares_tokens, .. } = self.degrees;
         self.degrees.check(ranks)?;
+        self.shape.check()?;
+        let widest = self.shape.width.saturating_add(self.shape.hidden).saturating_add(self.shape.vocabulary);
+        let lengths = [self.batch, self.shape.sequence, widest, self.shape.layers, 64];
+        if lengths
+            .iter()
+            .try_fold(1isize, |all, length| all.checked_mul(isize::try_from(*length).ok()?))
+            .is_none()
+        {
+            return Err(Error::configuration(
+                format!(
+                    "{} sequences of {} tokens have more activations than can be counted",
+                    self.batch, self.shape.sequence
+                ),
+                "give a smaller --batch, --sequence, --width or --layers",
+            ));
+        }
         let plan = self.plan();
         plan.check()?;
         let (stages, layers) = (plan.stages(), self.shape.layers);
@@ -118,7 +133,7 @@ impl Run {
     }
 
     /// What of the model the rank with this number has.
-    fn cut(&self, rank: u32) -> Cut {
+    pub(crate) fn cut(&self, rank: u32) -> Cut {
         let (degrees, place, plan) = (self.degrees, self.degrees.place(rank), self.plan());
         let (all, layers) = (plan.stages(), self.shape.layers);
         let own = (place.pipeline..all).step_by(degrees.pipeline);
@@ -161,6 +176,9 @@ fn agree<T: Number>(run: &Run, text: &Text, comm: &Communicator) -> Result<()> {
     }
 }
 
+/// Bytes by the names of axes.
+pub type ByAxis = Vec<(&'static str, usize)>;
+
 /// What a step came to.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Step {
@@ -178,8 +196,9 @@ pub struct Step {
     pub exchange: Exchange,
     /// The time that this rank waited for other stages: for rows of its neighbours, and at the end.
     pub idle: Duration,
-    /// The bytes of rows that it sent to its neighbours.
-    pub sent_bytes: usize,
+    /// The bytes that this rank sent along each axis along which there are other ranks: rows of a pipeline, keys and the rows of experts
+    /// as they were, sums and gathers as where the ranks are in a ring. Gathers of weights are those since the sums of the last step.
+    pub sent: ByAxis,
     /// What this rank computed when, and when it was idle.
     pub computed: Vec<Span>,
 }
@@ -188,6 +207,11 @@ impl Step {
     /// All that this rank did, and when.
     pub fn spans(&self) -> Vec<Span> {
         [&self.computed, &self.exchange.spans[..]].concat()
+    }
+
+    /// The bytes that this rank sent along an axis, by the names in [`Step::sent`].
+    pub fn sent_along(&self, axis: &str) -> usize {
+        self.sent.iter().filter(|(name, _)| *name == axis).map(|(_, bytes)| bytes).sum()
     }
 }
 
@@ -339,9 +363,9 @@ impl<'a, T: Number> Trainer<'a, T> {
         let data = whole.at(shape.sequence, &self.positions);
         let tokens = batch * shape.sequence;
 
-        let (passage, mut exchange) = self.exchange(&data, T::of(1.0 / tokens as f64), begun)?;
+        let (passage, mut exchange, sent) = self.exchange(&data, T::of(1.0 / tokens as f64), begun)?;
         let place = self.mesh.place();
-        let Passage { loss: own, mut idle, sent_bytes, spans: mut computed } = passage;
+        let Passage { loss: own, mut idle, spans: mut computed, .. } = passage;
         // The loss is the same on all ranks of a layer: the first says it.
         let own = if place.tensor == 0 { own } else { 0.0 };
         let squares = self.replica.square_norm(self.model.layout(), place.tensor);
@@ -372,16 +396,16 @@ impl<'a, T: Number> Trainer<'a, T> {
         self.steps += 1;
         let end = Instant::now();
         computed.push(Span::new(Activity::Optimizer, begun, exchanged, end));
-        Ok(Step { loss, norm, rate, tokens, elapsed: end - begun, exchange, idle, sent_bytes, computed })
+        Ok(Step { loss, norm, rate, tokens, elapsed: end - begun, exchange, idle, sent, computed })
     }
 
-    /// This rank's way through its stages, and its gradients summed over the ranks that have the same parameters.
-    fn exchange(&mut self, data: &Batch, factor: T, step: Instant) -> Result<(Passage, Exchange)> {
+    /// This rank's way through its stages, and its gradients summed over the ranks that have the same parameters; and what it sent.
+    fn exchange(&mut self, data: &Batch, factor: T, step: Instant) -> Result<(Passage, Exchange, ByAxis)> {
         let Trainer { model, replica, pipeline, mesh, run, .. } = self;
-        let joined = Cell::new(Duration::ZERO);
-        let tensor = Tensor::new(mesh.tensor()).overlapping(run.overlap).timed(&joined);
+        let [of_tensor, of_ring] = [Account::default(), Account::default()];
+        let tensor = Tensor::new(mesh.tensor()).overlapping(run.overlap).counted(&of_tensor);
         let ring = Ring::new(mesh.context(), model.shape().sequence)?;
-        let ranks = Ranks { tensor, ring: ring.overlapping(run.overlap).timed(&joined) };
+        let ranks = Ranks { tensor, ring: ring.overlapping(run.overlap).counted(&of_ring) };
         let tokens = [&data.tokens[..], &data.targets[..]];
         let neighbours = mesh.pipeline();
         let (model, ranks, mut passage) = (&*model, &ranks, None);
@@ -395,7 +419,7 @@ impl<'a, T: Number> Trainer<'a, T> {
                 Ok(())
             },
         )?;
-        exchange.exposed += joined.get();
+        exchange.exposed += of_tensor.waited() + of_ring.waited();
         let mut passage = passage.expect("it was run");
         if let Some(neighbours) = neighbours {
             passage.idle(step, || {
@@ -403,7 +427,15 @@ impl<'a, T: Number> Trainer<'a, T> {
                 Ok(())
             })?;
         }
-        Ok((passage, exchange))
+        let sent = [
+            (PIPELINE, passage.sent_bytes),
+            (REPLICAS, exchange.sent),
+            (EXPERTS, passage.routed_bytes),
+            (CONTEXT, of_ring.sent()),
+            (TENSOR, of_tensor.sent()),
+        ];
+        let sent = sent.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
+        Ok((passage, exchange, sent))
     }
 
     /// What is left of it when its ranks cannot go on together; `None` where a rank has its share alone, or some of the experts.

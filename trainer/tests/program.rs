@@ -362,7 +362,11 @@ fn line_with_all(output: &mut impl BufRead, text: &mut String, part: &str) {
 fn ranks_that_are_left_have_the_losses_of_a_run_without_failures() {
     check_losses("elastic", (DENSE, "--ranks 4"), Blows::kills(1, 2));
     check_losses("elastic-tp", (DENSE, "--ranks 4 --tp 2 --checkpoint DIR --every 2"), Blows::kills(1, 1));
-    check_losses("elastic-zero", (DENSE, "--ranks 4 --zero 3 --checkpoint DIR --every 2"), Blows::kills(1, 2));
+    check_losses(
+        "elastic-zero",
+        (DENSE, "--ranks 4 --zero 3 --checkpoint DIR --every 2"),
+        Blows::kills(1, 2),
+    );
 }
 
 /// First three ranks share the experts of four, then two: each has none of another's.
@@ -403,7 +407,11 @@ fn processes_are_started_in_the_place_of_killed_ones() {
 #[ignore = "a minute: fifty ranks are killed"]
 fn fifty_ranks_are_killed() {
     check_losses("elastic-fifty", (DENSE, "--ranks 4"), Blows::kills(20, 2));
-    check_losses("elastic-fifty-tp", (DENSE, "--ranks 4 --tp 2 --checkpoint DIR --every 2"), Blows::kills(10, 1));
+    check_losses(
+        "elastic-fifty-tp",
+        (DENSE, "--ranks 4 --tp 2 --checkpoint DIR --every 2"),
+        Blows::kills(10, 1),
+    );
 }
 
 #[test]
@@ -490,6 +498,9 @@ fn what_is_wrong_is_said_once_and_before_ranks_start() {
         ("--ranks 3 --batch 2", "2 sequences a step are fewer than 3 ranks"),
         ("--ranks 2 --pp 2", "a pipeline of 2 stages has more than the 1 blocks of the model"),
         ("--ranks 2 --chart nowhere/loss.svg", "--chart is nowhere/loss.svg"),
+        ("--ranks 2 --timeline .", "--timeline is ., which cannot be written"),
+        ("--ranks 2 --width 65536 --layers 4096", "the 2 ranks of this host need about"),
+        ("--width 65536 --layers 4096 --experts 4096 --hidden 1048576", "more than can be counted"),
     ] {
         let output = trainer(arguments).output().expect("the program");
         let errors = String::from_utf8_lossy(&output.stderr);

@@ -277,6 +277,7 @@ pub(crate) const FLOORS: [(&str, &[&str]); 17] = [
             "parallel",
             "text",
             "train",
+            "demand",
             "checkpoint",
             "door",
             "elastic",

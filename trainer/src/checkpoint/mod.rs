@@ -16,6 +16,7 @@ use std::time::Duration;
 use consort::{Communicator, ReduceOp};
 
 use crate::error::{Error, Result};
+use crate::mesh::together;
 use crate::number::Number;
 use crate::train::Trainer;
 use load::Reader;
@@ -65,18 +66,6 @@ fn first(world: Option<&Communicator>, own: impl FnOnce() -> Result<u64>) -> Res
         world.broadcast(&mut said, 0)?;
     }
     Ok(said[0])
-}
-
-/// This rank's result if all ranks have come through; else its own error, or that another rank has one.
-fn together<R>(world: Option<&Communicator>, own: Result<R>) -> Result<R> {
-    let Some(world) = world else { return own };
-    let mut failed = [if own.is_err() { u64::from(world.rank()) + 1 } else { 0 }];
-    world.all_reduce(&mut failed, ReduceOp::Max)?;
-    let own = own?;
-    match failed[0] {
-        0 => Ok(own),
-        rank => Err(Error::Elsewhere { rank: rank - 1 }),
-    }
 }
 
 impl Checkpoints {

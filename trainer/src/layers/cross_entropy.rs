@@ -36,9 +36,7 @@ pub fn forward<T: Number>(
     logs: &mut [T],
 ) -> Result<f64> {
     let mut largest_of: Vec<T> = logits.chunks_exact(columns.count).map(largest).collect();
-    if let Some(comm) = ranks.comm() {
-        ranks.timing(|| comm.all_reduce(&mut largest_of, ReduceOp::Max))?;
-    }
+    ranks.all_reduce(&mut largest_of, ReduceOp::Max)?;
     let mut totals = vec![T::ZERO; 2 * targets.len()];
     let (exponentials, right) = totals.split_at_mut(targets.len());
     with_vectors(|| add_exponentials(logits, &largest_of, columns.count, exponentials));
@@ -46,9 +44,7 @@ pub fn forward<T: Number>(
     for ((row, target), right) in rows.zip(right) {
         *right = columns.of(*target).map_or(T::ZERO, |column| row[column]);
     }
-    if let Some(comm) = ranks.comm() {
-        ranks.timing(|| comm.all_reduce(&mut totals, ReduceOp::Sum))?;
-    }
+    ranks.all_reduce(&mut totals, ReduceOp::Sum)?;
     let (exponentials, right) = totals.split_at(targets.len());
     let mut loss = 0.0;
     for (((largest, total), right), kept) in largest_of.iter().zip(exponentials).zip(right).zip(logs) {

@@ -8,8 +8,7 @@
 //! same inputs give the same bits each time. A rank that is alone computes what it computes without a ring. Absent: layers
 //! that see one token at a time, which need no other rank, and the sums of the gradients of weights.
 
-use std::cell::Cell;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use consort::Communicator;
 
@@ -17,7 +16,7 @@ use super::attention::{Attention, InputGradients, Inputs, Part, Scratch};
 use crate::error::{Error, Result};
 use crate::number::Number;
 use crate::products::Into;
-use crate::ranks::Overlap;
+use crate::ranks::{Account, Overlap};
 
 /// The positions in a sequence of `sequence` tokens that rank `rank` of `ranks` has, in their order.
 ///
@@ -77,8 +76,8 @@ pub struct Ring<'c> {
     comm: Option<&'c Communicator>,
     positions: Vec<usize>,
     overlap: Overlap,
-    /// Where the time of waiting for keys is added up.
-    waited: Option<&'c Cell<Duration>>,
+    /// Where what waiting for keys costs, and sending them, is added up.
+    account: Option<&'c Account>,
 }
 
 impl<T: Number> Room<T> {
@@ -106,13 +105,13 @@ impl<'c> Ring<'c> {
             comm: comm.filter(|_| ranks > 1),
             positions: positions(sequence, rank, ranks)?,
             overlap: Overlap::default(),
-            waited: None,
+            account: None,
         })
     }
 
     /// A rank that has whole sequences of `sequence` tokens.
     pub fn alone(sequence: usize) -> Self {
-        Ring { comm: None, positions: (0..sequence).collect(), overlap: Overlap::default(), waited: None }
+        Ring { comm: None, positions: (0..sequence).collect(), overlap: Overlap::default(), account: None }
     }
 
     /// The same ranks, whose keys go around beside the scores or after them.
@@ -120,9 +119,9 @@ impl<'c> Ring<'c> {
         Ring { overlap, ..self }
     }
 
-    /// The same ranks; the time in which this one does nothing but wait for keys and sums is added to `waited`.
-    pub fn timed(self, waited: &'c Cell<Duration>) -> Self {
-        Ring { waited: Some(waited), ..self }
+    /// The same ranks; the time in which this one does nothing but wait for keys and sums is added to `account`, and what it sends.
+    pub fn counted(self, account: &'c Account) -> Self {
+        Ring { account: Some(account), ..self }
     }
 
     /// Whether several ranks share sequences.
@@ -266,7 +265,10 @@ impl<'c> Ring<'c> {
                 computed
             });
             work.wait()?;
-            self.waited.inspect(|waited| waited.set(waited.get() + begun.elapsed()));
+            self.account.inspect(|account| {
+                account.wait(begun);
+                account.send(size_of_val(from));
+            });
             Ok(computed)
         })?;
         Ok(before.or(beside).expect("it is computed before or beside"))

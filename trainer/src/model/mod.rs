@@ -149,6 +149,11 @@ impl<T: Number> Workspace<T> {
         Workspace { routes, ..self }
     }
 
+    /// The bytes that were sent to the ranks of the experts, since the ways to them were made.
+    pub fn routed_bytes(&self) -> usize {
+        self.routes.as_ref().map_or(0, |routes| routes.sent_bytes())
+    }
+
     /// The gradient of what goes out of a stage, for its backward; afterwards that of what came in.
     pub fn gradient_mut(&mut self) -> &mut [T] {
         self.pending.dy.own_mut()

@@ -47,13 +47,18 @@ impl Shape {
     /// Floating-point operations of forward and backward of one token: six for each parameter that multiplies it, and
     /// six for each pair of a query element and a key in its sequence: twelve, halved since attention is causal.
     pub fn operations_per_token(&self) -> f64 {
-        let kv_width = self.kv_heads * self.head();
         let units = self.experts.map_or(1, |experts| experts.top_k);
-        let router = self.experts.map_or(0, |experts| experts.count * self.width);
-        let attention = 2 * self.width * self.width + 2 * self.width * kv_width;
-        let block = attention + units * 3 * self.width * self.hidden + router;
-        let parameters = self.layers * block + self.vocabulary * self.width;
-        6.0 * (parameters + self.layers * self.width * self.sequence) as f64
+        let layers = self.layers as f64 * self.width as f64;
+        6.0 * (self.multiplied(units) + layers * self.sequence as f64)
+    }
+
+    /// The elements of all matrices but the embedding, with `units` gated units in a block.
+    fn multiplied(&self, units: usize) -> f64 {
+        let [width, keys, hidden] =
+            [self.width, self.kv_heads * self.head(), self.hidden].map(|length| length as f64);
+        let router = self.experts.map_or(0.0, |experts| experts.count as f64 * width);
+        let block = 2.0 * width * (width + keys) + units as f64 * 3.0 * width * hidden + router;
+        self.layers as f64 * block + self.vocabulary as f64 * width
     }
 
     /// Whether the lengths fit each other.
@@ -82,6 +87,12 @@ impl Shape {
         {
             let what = format!("a token goes to {top_k} experts, and there are {count}");
             Some((what, "make --top-k at least 1 and at most --experts"))
+        } else if 64.0 * self.multiplied(self.experts.map_or(1, |experts| experts.count)) > isize::MAX as f64
+        {
+            Some((
+                "the parameters are more than can be counted".to_owned(),
+                "choose a smaller --width, --hidden or --layers",
+            ))
         } else {
             None
         };

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::mesh::Mesh;
 use crate::number::Number;
 use crate::parameters::{Gradients, Group, Layout, Local, ParameterId, Values};
-use crate::ranks::{Overlap, Tensor};
+use crate::ranks::{Overlap, Tensor, ring};
 use crate::timeline::{Activity, Flight, Span};
 
 /// How an exchange of gradients went.
@@ -27,11 +27,6 @@ pub struct Exchange {
     pub sent: usize,
     /// The sums, and the wait for the last of them.
     pub spans: Vec<Span>,
-}
-
-/// What each of `ranks` ranks sends in a ring, in bytes, when `elements` are summed and shared, or their shares are gathered.
-pub(super) fn ring<T>(elements: usize, ranks: u32) -> usize {
-    elements / ranks as usize * (ranks as usize - 1) * size_of::<T>()
 }
 
 /// The ranks that have the same parameters; `None` where a rank is alone.

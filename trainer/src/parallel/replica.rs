@@ -6,6 +6,8 @@
 use std::ops::{Deref, Range};
 use std::time::Instant;
 
+use consort::Communicator;
+
 use crate::error::Result;
 use crate::number::Number;
 use crate::optimizer::{AdamW, Moments, Portion, Share, square_norm};

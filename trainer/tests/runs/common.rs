@@ -1,6 +1,6 @@
 //! What tests of whole runs have in common.
 
-use consort::{Communicator, Options};
+use consort::{CallReport, Communicator, Options};
 use consort_trainer::mesh::Degrees;
 use consort_trainer::model::Shape;
 use consort_trainer::number::Number;
@@ -117,4 +117,34 @@ pub(crate) fn losses(steps: &[Step]) -> Vec<f64> {
 /// The bits of each number.
 pub(crate) fn bits<T: Number>(values: &[T]) -> Vec<u64> {
     values.iter().map(|value| value.wide().to_bits()).collect()
+}
+
+/// The bytes that the float32 calls on `comm` have its rank send around a ring, by the library's own record of them.
+pub(crate) fn recorded(comm: &Communicator) -> usize {
+    let record = comm.flight_record().expect("a record");
+    assert_eq!(record.dropped, 0, "the record has all calls");
+    let (others, size) = (comm.size() as usize - 1, comm.size() as usize);
+    let of = |call: &CallReport| match (&call.name[..], call.count as usize) {
+        // These count a rank's block.
+        ("reduce_scatter" | "all_gather", count) => others * count,
+        ("all_reduce", count) => 2 * others * (count / size),
+        (name, _) => panic!("{name} is none of the trainer's calls"),
+    };
+    let calls = record.operations.iter().map(|entry| &entry.call);
+    4 * calls.filter(|call| call.data_type == "float").map(of).sum::<usize>()
+}
+
+/// What `of` finds on each rank.
+pub(crate) fn on_ranks<R: Send>(
+    run: Run,
+    of: impl Fn(&mut Trainer<'_, f32>, &Communicator) -> R + Sync,
+) -> Vec<R> {
+    let text = Text::bundled(run.shape.sequence).expect("text");
+    let options = Options::default().trace_events(1 << 12);
+    let comms = Communicator::local_with(run.degrees.ranks() as u32, &options).expect("ranks");
+    let rank = |comm: &Communicator| of(&mut Trainer::new(run, &text, Some(comm)).expect("a trainer"), comm);
+    std::thread::scope(|threads| {
+        let threads: Vec<_> = comms.iter().map(|comm| threads.spawn(|| rank(comm))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("a rank")).collect()
+    })
 }

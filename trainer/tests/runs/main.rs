@@ -3,6 +3,8 @@
 mod checkpoints;
 mod common;
 mod overlap;
+mod parity;
 mod pipeline;
+mod sent;
 mod training;
 mod zero;

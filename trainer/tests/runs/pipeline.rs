@@ -40,6 +40,7 @@ fn a_pipeline_trains_the_model_of_one() {
         (Degrees { context: 2, ..two }, Order::OneForwardOneBackward, 2),
         (Degrees { tensor: 2, ..two }, Order::GPipe, 2),
         (Degrees { tensor: 2, shares_tokens: true, ..two }, INTERLEAVED, 2),
+        (Degrees { data: 2, tensor: 2, ..two }, Order::OneForwardOneBackward, 2),
     ] {
         check_parity(&Run { degrees, order, micro_batches, ..deep() }, &alone);
     }
@@ -150,9 +151,9 @@ fn stages_send_each_token_once_forward_and_once_backward() {
         for (rank, (step, recorded, spans)) in all.iter().enumerate() {
             // Forward of all of its stages but the model's last, backward of all but its first.
             let ends = usize::from(rank == 0) + usize::from(rank + 1 == ranks);
-            assert_eq!(step.sent_bytes, (2 * order.chunks() - ends) * rows, "{order:?}, rank {rank}");
-            assert_eq!(step.sent_bytes, *recorded, "{order:?}, rank {rank}");
-            sent += step.sent_bytes;
+            assert_eq!(step.sent_along("pp"), (2 * order.chunks() - ends) * rows, "{order:?}, rank {rank}");
+            assert_eq!(step.sent_along("pp"), *recorded, "{order:?}, rank {rank}");
+            sent += step.sent_along("pp");
             let computed = step
                 .computed
                 .iter()

@@ -1,7 +1,7 @@
 //! Ranks that keep shares of moments, gradients and weights: the model of one rank, the bits of data parallelism, the bytes that they send
 //! and the memory that they need.
 
-use consort::{CallReport, Communicator, Determinism, Options};
+use consort::{Communicator, Determinism, Options};
 use consort_trainer::error::Error;
 use consort_trainer::mesh::Degrees;
 use consort_trainer::model::{Cut, Experts, Model, Shape};
@@ -11,7 +11,9 @@ use consort_trainer::parameters::Unit;
 use consort_trainer::text::Text;
 use consort_trainer::train::{Run, Step, Trainer};
 
-use crate::common::{bits, check_parity, data_parallel, losses, run, trained, trained_with};
+use crate::common::{
+    bits, check_parity, data_parallel, losses, on_ranks, recorded, run, trained, trained_with,
+};
 
 const STAGES: [Zero; 3] = [Zero::Moments, Zero::Gradients, Zero::Weights];
 
@@ -37,8 +39,14 @@ fn shares_go_with_ranks_that_share_layers_or_sequences() {
     // The gradients of norms are summed over the ranks of a layer, in each pass.
     check_parity(&of(Zero::Gradients, 2, true), &alone);
     check_parity(&of(Zero::Weights, 2, true), &alone);
-    let degrees = Degrees { context: 2, ..Degrees::default() };
-    check_parity(&Run { zero: Zero::Weights, degrees, ..run() }, &alone);
+    for (zero, shares_tokens) in [(Zero::Moments, false), (Zero::Moments, true), (Zero::Gradients, false)] {
+        check_parity(&of(zero, 1, shares_tokens), &alone);
+    }
+    let context = |data| Degrees { context: 2, ..Degrees::data(data) };
+    check_parity(&Run { zero: Zero::Weights, degrees: context(1), ..run() }, &alone);
+    for zero in STAGES {
+        check_parity(&Run { zero, degrees: context(2), ..run() }, &alone);
+    }
 }
 
 #[test]
@@ -110,33 +118,6 @@ fn elements(model: &Model<f32>, units: &[Unit]) -> usize {
         model.layout().unit(*unit).map(|bucket| model.layout().bucket_elements(bucket)).sum::<usize>()
     };
     units.iter().map(of).sum()
-}
-
-/// The bytes that the float32 calls on `comm` have its rank send around a ring, by the library's own record of them.
-fn recorded(comm: &Communicator) -> usize {
-    let record = comm.flight_record().expect("a record");
-    assert_eq!(record.dropped, 0, "the record has all calls");
-    let (others, size) = (comm.size() as usize - 1, comm.size() as usize);
-    let of = |call: &CallReport| match (&call.name[..], call.count as usize) {
-        // These count a rank's block.
-        ("reduce_scatter" | "all_gather", count) => others * count,
-        ("all_reduce", count) => 2 * others * (count / size),
-        (name, _) => panic!("{name} is none of the trainer's calls"),
-    };
-    let calls = record.operations.iter().map(|entry| &entry.call);
-    4 * calls.filter(|call| call.data_type == "float").map(of).sum::<usize>()
-}
-
-/// What `of` finds on each rank.
-fn on_ranks<R: Send>(run: Run, of: impl Fn(&mut Trainer<'_, f32>, &Communicator) -> R + Sync) -> Vec<R> {
-    let text = Text::bundled(run.shape.sequence).expect("text");
-    let options = Options::default().trace_events(1 << 12);
-    let comms = Communicator::local_with(run.degrees.ranks() as u32, &options).expect("ranks");
-    let rank = |comm: &Communicator| of(&mut Trainer::new(run, &text, Some(comm)).expect("a trainer"), comm);
-    std::thread::scope(|threads| {
-        let threads: Vec<_> = comms.iter().map(|comm| threads.spawn(|| rank(comm))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a rank")).collect()
-    })
 }
 
 /// The bytes that each rank sends in a step whose order is known.

@@ -30,6 +30,8 @@ pub struct Passage {
     pub idle: Duration,
     /// The bytes of rows that it sent to them.
     pub sent_bytes: usize,
+    /// The bytes that it sent to the ranks of the experts.
+    pub routed_bytes: usize,
     /// What it did when.
     pub spans: Vec<Span>,
 }
@@ -156,7 +158,9 @@ impl<T: Number> Pipeline<T> {
         gradients: &mut dyn Gradients<T>,
     ) -> Result<Passage> {
         self.hops.begin();
-        let mut passage = Passage { loss: 0.0, idle: Duration::ZERO, sent_bytes: 0, spans: Vec::new() };
+        let routed = self.workspace.routed_bytes();
+        let (idle, spans) = (Duration::ZERO, Vec::new());
+        let mut passage = Passage { loss: 0.0, idle, sent_bytes: 0, routed_bytes: 0, spans };
         let mut received = 0;
         for doing in doings {
             let action = match *doing {
@@ -191,6 +195,7 @@ impl<T: Number> Pipeline<T> {
             passage.idle(through.begun, || self.hops.end())?;
         }
         passage.sent_bytes = self.hops.sent_bytes();
+        passage.routed_bytes = self.workspace.routed_bytes() - routed;
         Ok(passage)
     }
 

@@ -97,7 +97,7 @@ impl Plan {
 
     /// The stages of the model.
     pub fn stages(&self) -> usize {
-        self.ranks * self.order.chunks()
+        self.ranks.saturating_mul(self.order.chunks())
     }
 
     /// The rank that has a stage.

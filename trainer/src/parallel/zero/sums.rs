@@ -15,9 +15,9 @@ use super::pool::Pool;
 use crate::error::Result;
 use crate::number::Number;
 use crate::optimizer::{Portion, Share};
-use crate::parallel::data::{Replicas, ring};
+use crate::parallel::data::Replicas;
 use crate::parameters::{Gradients, Layout, ParameterId, Values};
-use crate::ranks::{Overlap, Tensor};
+use crate::ranks::{Overlap, Tensor, ring};
 use crate::timeline::Flight;
 
 /// Reduce-scatters that have buffers, where these go around.

@@ -14,9 +14,9 @@ use super::pool::Pool;
 use crate::error::Result;
 use crate::number::Number;
 use crate::optimizer::{Portion, Share};
-use crate::parallel::data::{Replicas, ring};
+use crate::parallel::data::Replicas;
 use crate::parameters::{Layout, ParameterId, Pass, Unit, Values, Weights};
-use crate::ranks::Overlap;
+use crate::ranks::{Overlap, ring};
 use crate::timeline::Flight;
 
 /// A bucket's weights.
