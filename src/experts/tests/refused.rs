@@ -106,9 +106,12 @@ fn goes_on(rank: u32, experts: &mut Experts<f32>) {
     assert_eq!(sums[..], tokens);
 }
 
+/// Arguments of a dispatch that do not fit, what their rank says of them, and what the others say.
+type Wrong = (&'static [f32], &'static [i32], &'static [f32], &'static str, &'static str);
+
 #[test]
 fn what_one_rank_refuses_all_ranks_name_and_the_communicator_goes_on() {
-    let dispatches: [(&[f32], &[i32], &[f32], &str, &str); 5] = [
+    let dispatches: [Wrong; 5] = [
         (
             &[1.0; 3],
             &[],
