@@ -9,6 +9,8 @@ use crate::Rank;
 
 /// The longest message of a rank for which slots are taken, in bytes.
 const SLOT_BYTES: usize = 16 << 10;
+/// Bytes of the slots of all ranks up to which a rank sends them all, whatever has a row.
+const SLOTS_BYTES: usize = 1 << 20;
 /// The hierarchical route is taken where it has this part of the copies between hosts, or fewer.
 const COPIES_PART: f64 = 0.8;
 /// Bytes of a message before its rows and choices: the dispatch's number, how many rows, how many words of choices.
@@ -77,7 +79,10 @@ impl Layout {
             copies: [0.0; 2],
         };
         layout.copies = layout.expected_copies();
-        let slots = layout.message_bytes_max(options.tokens_max) <= SLOT_BYTES;
+        let longest = layout.message_bytes_max(options.tokens_max);
+        let slots = options.route != Some(Route::Hierarchical)
+            && longest <= SLOT_BYTES
+            && longest.saturating_mul(layout.size() as usize) <= SLOTS_BYTES;
         layout.exchange = options.exchange.unwrap_or(if slots { Exchange::Slots } else { Exchange::Counted });
         let [ranks, hosts] = layout.copies;
         let is_fewer = hosts < ranks * COPIES_PART && layout.exchange == Exchange::Counted;
@@ -247,6 +252,12 @@ mod tests {
         let short = layout(0, &[0, 0, 1, 1], ExpertOptions::new(16, 64, 4, 8));
         assert_eq!((short.route, short.exchange), (Route::Direct, Exchange::Slots));
         assert!(short.explain().contains("2 hosts, 4 ranks"), "{}", short.explain());
+        let short = ExpertOptions::new(600, 64, 4, 8);
+        let exchange = |host_of: &[u32], options| layout(0, host_of, options).exchange;
+        assert_eq!(exchange(&[0, 0, 1, 1], short.route(Route::Hierarchical)), Exchange::Counted);
+        // A message of 8 rows has 2,736 bytes at the most.
+        assert_eq!(exchange(&[0; 300], short), Exchange::Slots);
+        assert_eq!(exchange(&[0; 600], short), Exchange::Counted, "1.6 MB for 32 rows at the most");
     }
 
     #[test]

@@ -106,7 +106,8 @@ impl ExpertOptions {
         self
     }
 
-    /// Pins how counts are exchanged. Default: slots where a rank's longest message has 16 KiB at most.
+    /// Pins how counts are exchanged. Default: slots where a rank's longest message has 16 KiB at most, the messages for all ranks have
+    /// 1 MiB, and the route is not pinned to be hierarchical, whose messages inside a host are longer.
     pub fn exchange(mut self, exchange: Exchange) -> Self {
         self.exchange = Some(exchange);
         self
