@@ -255,9 +255,9 @@ mod tests {
         let short = ExpertOptions::new(600, 64, 4, 8);
         let exchange = |host_of: &[u32], options| layout(0, host_of, options).exchange;
         assert_eq!(exchange(&[0, 0, 1, 1], short.route(Route::Hierarchical)), Exchange::Counted);
-        // A message of 8 rows has 2,736 bytes at the most.
+        // A message of 8 rows has 2,416 bytes at the most.
         assert_eq!(exchange(&[0; 300], short), Exchange::Slots);
-        assert_eq!(exchange(&[0; 600], short), Exchange::Counted, "1.6 MB for 32 rows at the most");
+        assert_eq!(exchange(&[0; 600], short), Exchange::Counted, "1.4 MB for 32 rows at the most");
     }
 
     #[test]
