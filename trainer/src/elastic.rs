@@ -223,6 +223,7 @@ mod tests {
             bucket_bytes: 1 << 16,
             adamw: AdamW::default(),
             schedule: Schedule { rate: 1e-3, least: 1e-4, warmup: 1, steps: 10 },
+            balance: 1e-3,
             clip: 1.0,
             seed: 1,
         };

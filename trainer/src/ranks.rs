@@ -14,6 +14,15 @@ use crate::error::Result;
 use crate::number::Number;
 use crate::products::Into;
 
+/// Runs `join`, in which the rank does nothing but wait for others, and adds its time to `waited`.
+pub fn timing<R>(waited: Option<&Cell<Duration>>, join: impl FnOnce() -> R) -> R {
+    let Some(waited) = waited else { return join() };
+    let begun = Instant::now();
+    let result = join();
+    waited.set(waited.get() + begun.elapsed());
+    result
+}
+
 /// The ranks that share each layer.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Tensor<'a> {
@@ -35,11 +44,7 @@ impl<'a> Tensor<'a> {
 
     /// Runs `join`, in which the rank does nothing but join the others.
     pub fn timing<R>(&self, join: impl FnOnce() -> R) -> R {
-        let Some(waited) = self.waited else { return join() };
-        let begun = Instant::now();
-        let result = join();
-        waited.set(waited.get() + begun.elapsed());
-        result
+        timing(self.waited, join)
     }
 
     /// The ranks, if there are several.

@@ -261,6 +261,7 @@ fn report<T: Number>(
     let world = trainer.mesh().world();
     // Ranks that were left after the last step have not taken it together.
     let ranks = if last.spans.is_empty() { Vec::new() } else { gather(world, &last.spans)? };
+    let load = if ranks.is_empty() { None } else { trainer.largest_load()? };
     let Memory { weights, gradients, moments } = trainer.memory();
     let Some(whole) = trainer.whole()? else { return Ok(()) };
     let [weights, gradients, moments, sent] =
@@ -274,6 +275,9 @@ fn report<T: Number>(
         arguments.steps,
         course.progress.loss()
     );
+    if let Some(load) = load {
+        println!("in the last step the fullest expert had {load:.2} times the mean load");
+    }
     if trainer.run().degrees.pipeline > 1 {
         println!("rank 0 sent {} bytes a step to its neighbours in the pipeline", last.sent_rows);
     }

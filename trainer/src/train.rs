@@ -13,7 +13,7 @@ use crate::layers::ring::{Ring, positions};
 use crate::mesh::{Degrees, Mesh, Place};
 use crate::model::{Cut, Experts, Model, Ranks, Shape, Workspace};
 use crate::number::Number;
-use crate::optimizer::{AdamW, Moments, Portion, Schedule, Share, clipping};
+use crate::optimizer::{AdamW, Balance, Moments, Portion, Schedule, Share, clipping};
 use crate::parallel::data::{Exchange, Replicas, share};
 use crate::parallel::pipeline::{Order, Passage, Pipeline, Plan, Through};
 use crate::parallel::replica::{Gathered, Memory, Replica, STATE};
@@ -49,6 +49,8 @@ pub struct Run {
     pub adamw: AdamW,
     /// How fast.
     pub schedule: Schedule,
+    /// How fast the biases of experts follow their load: [`Balance::rate`].
+    pub balance: f64,
     /// The largest norm of a gradient; 0 is no bound.
     pub clip: f64,
     /// From which the parameters' beginning and the order of the text follow.
@@ -219,7 +221,8 @@ impl<'a, T: Number> Trainer<'a, T> {
         let expert = run.degrees.expert;
         let portion =
             Portion { all: of(rank_of_data, data), experts: of(rank_of_data / expert, data / expert) };
-        let tokens = run.batch.div_ceil(data) / run.micro_batches * (run.shape.sequence / context);
+        let tokens = run.batch.div_ceil(data) / run.micro_batches * (run.shape.sequence / context)
+            / model.lengths().sharers;
         let routes = run.shape.experts.map(|_| routes(&run.shape, mesh.experts(), tokens)).transpose()?;
         Ok(Trainer {
             replica: Replica::new(model.layout(), run.seed, run.zero, portion)?,
@@ -355,7 +358,8 @@ impl<'a, T: Number> Trainer<'a, T> {
         }
         let rate = schedule.at(number);
         let (ranks, layout) = (Replicas::new(&self.mesh), self.model.layout());
-        self.replica.update(ranks, layout, &adamw, (rate, clipping(norm, clip)))?;
+        let balance = Balance { rate: self.run.balance, tokens };
+        self.replica.update(ranks, layout, &adamw, (rate, clipping(norm, clip), balance))?;
         self.steps += 1;
         let end = Instant::now();
         computed.push(Span::new(Activity::Optimizer, begun, exchanged, end));
@@ -367,7 +371,8 @@ impl<'a, T: Number> Trainer<'a, T> {
         let Trainer { model, replica, pipeline, mesh, .. } = self;
         let joined = Cell::new(Duration::ZERO);
         let tensor = Tensor::new(mesh.tensor()).timed(&joined);
-        let ranks = Ranks { tensor, ring: Ring::new(mesh.context(), model.shape().sequence)?.timed(&joined) };
+        let ring = Ring::new(mesh.context(), model.shape().sequence)?.timed(&joined);
+        let ranks = Ranks { tensor, ring, routed: mesh.experts().map(|_| &joined) };
         let tokens = [&data.tokens[..], &data.targets[..]];
         let neighbours = mesh.pipeline();
         let (model, ranks, mut passage) = (&*model, &ranks, None);
@@ -383,6 +388,20 @@ impl<'a, T: Number> Trainer<'a, T> {
         )?;
         exchange.exposed += joined.get();
         Ok((passage.expect("it was run"), exchange))
+    }
+
+    /// The largest load of an expert in the last step, over all blocks, as a multiple of the mean; `None` for a model without experts.
+    /// All ranks call it, after a step.
+    ///
+    /// # Errors
+    /// [`Error::Library`].
+    pub fn largest_load(&self) -> Result<Option<f64>> {
+        let Run { shape, batch, .. } = self.run;
+        let mut largest = [self.replica.largest_load(self.model.layout(), batch * shape.sequence)];
+        if let Some(world) = self.mesh.world() {
+            world.all_reduce(&mut largest, ReduceOp::Max)?;
+        }
+        Ok(shape.experts.map(|_| largest[0]))
     }
 
     /// What is left of it when its ranks cannot go on together; `None` where a rank has its share alone, or some of the experts.

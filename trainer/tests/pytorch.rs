@@ -47,6 +47,7 @@ fn run(fixture: &Value, tied: bool) -> Run {
         order: Order::default(),
         batch: count("batch"),
         bucket_bytes: 4 << 10,
+        balance: 0.0,
         adamw: AdamW { beta1, beta2, epsilon: real("epsilon"), weight_decay: real("weight_decay") },
         schedule: Schedule {
             rate: real("rate"),

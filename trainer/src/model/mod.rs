@@ -12,7 +12,9 @@ mod lengths;
 mod mixture;
 mod shape;
 
+use std::cell::Cell;
 use std::ops::Range;
+use std::time::Duration;
 
 pub use block::{Block, BlockActivations, BlockIds, Pending};
 pub use lengths::{Cut, Lengths};
@@ -28,7 +30,7 @@ use crate::layers::rope::Rope;
 use crate::number::Number;
 use crate::parameters::{Begin, Gradients, Layout, Parameter, ParameterId, Pass, Unit, Weights};
 use crate::products::{Into, Products};
-use crate::ranks::{Joint, Tensor};
+use crate::ranks::{Joint, Tensor, timing};
 use crate::routes::Routes;
 
 /// The deviation with which matrices begin (GPT-2).
@@ -40,12 +42,19 @@ pub struct Ranks<'a> {
     pub tensor: Tensor<'a>,
     /// Those that share each sequence.
     pub ring: Ring<'a>,
+    /// Where the time of sending rows to experts and back is added up, if other ranks have some.
+    pub routed: Option<&'a Cell<Duration>>,
 }
 
 impl Ranks<'_> {
     /// A rank that has all of a layer, and whole sequences of `sequence` tokens.
     pub fn alone(sequence: usize) -> Self {
-        Ranks { tensor: Tensor::default(), ring: Ring::alone(sequence) }
+        Ranks { tensor: Tensor::default(), ring: Ring::alone(sequence), routed: None }
+    }
+
+    /// Runs `route`, in which the rank does nothing but send rows to experts or back.
+    fn routing<R>(&self, route: impl FnOnce() -> R) -> R {
+        timing(self.routed, route)
     }
 }
 

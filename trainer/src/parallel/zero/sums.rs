@@ -152,7 +152,7 @@ impl<T: Number> Summed<'_, T> {
         let Summed { sums, replicas, .. } = self;
         sums.missing[bucket] -= 1;
         if sums.missing[bucket] == 0 {
-            sums.missing[bucket] = layout.parameters().filter(|(id, _)| layout.bucket(*id) == bucket).count();
+            sums.missing[bucket] = layout.of_bucket(bucket).count();
             if sums.kept.is_some() {
                 sums.settle(UNDER_WAY - 1)?;
             }
