@@ -6,7 +6,7 @@
 use std::error::Error;
 
 use consort_trainer::model::{Model, Ranks, Shape};
-use consort_trainer::optimizer::{AdamW, Moments, Portion, clipping, square_norm};
+use consort_trainer::optimizer::{AdamW, Balance, Moments, Portion, clipping, square_norm};
 use consort_trainer::parameters::{Local, Present, Values};
 use consort_trainer::text::{Text, VOCABULARY};
 use nix::sys::time::TimeValLike;
@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         model.backward(0, (&mut present, &alone), given, (&mut kept, &mut room), &mut local)?;
         let backward = now();
         let norm = square_norm(layout, Portion::WHOLE, 0, |bucket| gradients.bucket(bucket)).sqrt();
-        let mut update = moments.step(&AdamW::default(), 1e-3, clipping(norm, 1.0));
+        let mut update = moments.step(&AdamW::default(), 1e-3, clipping(norm, 1.0), Balance::default());
         for bucket in 0..layout.buckets() {
             update.bucket(layout, bucket, weights.bucket_mut(bucket), gradients.bucket(bucket));
         }

@@ -107,16 +107,22 @@ pub struct Arguments {
     pub chunks: Option<usize>,
 
     /// How many of the ranks of --dp have some of the experts each (expert parallel)
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024),
+          requires = "experts")]
     pub ep: u32,
 
     /// Experts in the place of each block's gated unit [default: none]
     #[arg(long, value_name = "N", value_parser = up_to(1 << 12))]
     pub experts: Option<usize>,
 
-    /// Experts that a token goes to
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = up_to(1 << 12))]
-    pub top_k: usize,
+    /// Experts that a token goes to [default: 2, or the one that there is]
+    #[arg(long, value_name = "N", value_parser = up_to(1 << 12), requires = "experts")]
+    pub top_k: Option<usize>,
+
+    /// What a step adds to the logit by which an expert is chosen that had less than the mean load, and takes from one that had
+    /// more; 0 leaves the load as it is
+    #[arg(long, value_name = "RATE", default_value_t = 1e-3, requires = "experts")]
+    pub balance: f64,
 
     /// Equal parts of a rank's sequences that go through the model, or its pipeline, one after the other
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = up_to(1 << 20))]
@@ -310,8 +316,11 @@ impl Arguments {
         } else if let Some((name, value)) = shares.into_iter().find(|(_, value)| !(0.0..=1.0).contains(value))
         {
             Some((format!("{name} is {value}"), "give a number from 0 to 1"))
-        } else if !(self.clip >= 0.0 && self.clip.is_finite()) {
-            Some((format!("--clip is {}", self.clip), "give a number of 0 or more"))
+        } else if let Some((name, value)) = [("--clip", self.clip), ("--balance", self.balance)]
+            .into_iter()
+            .find(|(_, value)| !(*value >= 0.0 && value.is_finite()))
+        {
+            Some((format!("{name} is {value}"), "give a number of 0 or more"))
         } else if self.steps == 0 {
             Some(("--steps is 0".into(), "give 1 or more"))
         } else {
@@ -328,7 +337,7 @@ impl Arguments {
             kv_heads: self.kv_heads.unwrap_or(self.heads),
             hidden: self.hidden.unwrap_or((self.width * 8 / 3).next_multiple_of(32)),
             sequence: self.sequence,
-            experts: self.experts.map(|count| Experts { count, top_k: self.top_k }),
+            experts: self.experts.map(|count| Experts { count, top_k: self.top_k.unwrap_or(count.min(2)) }),
             tied: self.tied,
             rope_base: 10_000.0,
             norm_epsilon: 1e-5,
@@ -351,6 +360,7 @@ impl Arguments {
                 warmup: self.warmup,
                 steps: self.steps,
             },
+            balance: self.balance,
             clip: self.clip,
             seed: self.seed,
         })
@@ -391,11 +401,11 @@ mod tests {
             "--cp 2 --sequence 30",
             "--sp",
             "--tp 4 --zero 1",
-            "--ep 2",
             "--ep 3 --experts 6",
             "--ep 2 --experts 3",
             "--experts 4 --top-k 5",
             "--experts 4 --top-k 0",
+            "--experts 4 --balance -1",
             "--experts 4 --tp 2",
             "--pp 3",
             "--pp 4 --layers 3",
@@ -412,6 +422,9 @@ mod tests {
         }
         for line in [
             "--tp 0",
+            "--ep 2",
+            "--top-k 1",
+            "--balance 0.1",
             "--pp 0",
             "--resume",
             "--every 2",

@@ -414,6 +414,7 @@ mod tests {
             overlap: Overlap::default(),
             adamw: AdamW::default(),
             schedule: Schedule { rate: 1e-3, least: 1e-4, warmup: 1, steps: 10 },
+            balance: 1e-3,
             clip: 1.0,
             seed: 1,
         }

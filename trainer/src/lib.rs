@@ -21,8 +21,8 @@
 //! let schedule = Schedule { rate: 1e-2, least: 1e-3, warmup: 2, steps: 10 };
 //! let run = Run {
 //!     shape, products: Products::Exact, degrees: Degrees::default(), zero: Zero::Nothing, batch: 4, micro_batches: 1,
-//!     order: Order::default(), bucket_bytes: 1 << 20, overlap: Overlap::default(), adamw: AdamW::default(), schedule, clip: 1.0,
-//!     seed: 1,
+//!     order: Order::default(), bucket_bytes: 1 << 20, overlap: Overlap::default(), adamw: AdamW::default(), schedule, balance: 0.0,
+//!     clip: 1.0, seed: 1,
 //! };
 //! let text = Text::bundled(shape.sequence)?;
 //! let mut trainer = Trainer::<f32>::new(run, &text, None)?;

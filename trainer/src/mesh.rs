@@ -142,7 +142,9 @@ impl<'a> Mesh<'a> {
         let (rank, size) = world.map_or((0, 1), |world| (world.rank(), world.size()));
         degrees.check(size)?;
         let axes = degrees.axes().map(|(name, ranks)| (name, ranks as u32));
-        let ranks = world.map(|world| world.mesh(&axes, &[&OF_REPLICAS, &OF_EXPERTS])).transpose()?;
+        let groups: &[&[&str]] =
+            if degrees.expert > 1 { &[&OF_REPLICAS, &OF_EXPERTS] } else { &[&OF_REPLICAS] };
+        let ranks = world.map(|world| world.mesh(&axes, groups)).transpose()?;
         Ok(Mesh { world, degrees, place: degrees.place(rank), ranks })
     }
 
@@ -186,9 +188,9 @@ impl<'a> Mesh<'a> {
         self.along(&["ep"])
     }
 
-    /// The ranks that have the same experts.
+    /// The ranks that have the same experts, where not all replicas have.
     pub fn replicas_of_experts(&self) -> Option<&Communicator> {
-        self.along(&OF_EXPERTS)
+        if self.degrees.expert > 1 { self.along(&OF_EXPERTS) } else { None }
     }
 
     /// The ranks that have the other tokens of the same sequences.
@@ -210,6 +212,7 @@ impl<'a> Mesh<'a> {
         let axes = [
             (PIPELINE, self.pipeline()),
             (REPLICAS, self.replicas()),
+            ("dp and cp of experts", self.replicas_of_experts()),
             (EXPERTS, self.experts()),
             (CONTEXT, self.context()),
             (TENSOR, self.tensor()),
@@ -239,6 +242,14 @@ mod tests {
         assert_eq!(degrees.place(23), Place { pipeline: 1, data: 2, context: 1, tensor: 1 });
     }
 
+    /// The ranks of a group by their numbers in the job.
+    fn members(comm: &Communicator, group: Option<&Communicator>) -> Vec<u32> {
+        let group = group.expect("a group");
+        let mut all = vec![0u32; group.size() as usize];
+        group.all_gather(&[comm.rank()], &mut all).unwrap();
+        all
+    }
+
     #[test]
     fn groups_are_the_ranks_that_differ_along_their_axes() {
         let degrees = Degrees { pipeline: 2, data: 2, tensor: 2, ..Degrees::default() };
@@ -247,17 +258,31 @@ mod tests {
             for comm in &comms {
                 threads.spawn(move || {
                     let mesh = Mesh::new(degrees, Some(comm)).unwrap();
-                    let members = |group: Option<&Communicator>| {
-                        let group = group.expect("a group");
-                        let mut all = vec![0u32; group.size() as usize];
-                        group.all_gather(&[comm.rank()], &mut all).unwrap();
-                        all
-                    };
+                    let members = |group: Option<&Communicator>| members(comm, group);
                     let rank = comm.rank();
                     assert_eq!(members(mesh.tensor()), [rank & !1, rank | 1]);
                     assert_eq!(members(mesh.replicas()), [rank & !2, rank | 2]);
                     assert_eq!(members(mesh.pipeline()), [rank & !4, rank | 4]);
                     assert!(mesh.context().is_none());
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn ranks_with_the_same_experts_are_a_share_of_the_replicas() {
+        let degrees = Degrees { expert: 2, context: 2, ..Degrees::data(4) };
+        let comms = Communicator::local(8).unwrap();
+        std::thread::scope(|threads| {
+            for comm in &comms {
+                threads.spawn(move || {
+                    let mesh = Mesh::new(degrees, Some(comm)).unwrap();
+                    let members = |group: Option<&Communicator>| members(comm, group);
+                    let rank = comm.rank();
+                    assert_eq!(members(mesh.experts()), [rank & !2, rank | 2]);
+                    let first = rank & 2;
+                    assert_eq!(members(mesh.replicas_of_experts()), [first, first + 1, first + 4, first + 5]);
+                    assert_eq!(members(mesh.replicas()), [0, 1, 2, 3, 4, 5, 6, 7]);
                 });
             }
         });

@@ -1,4 +1,4 @@
-//! AdamW, the schedule of its rate, and the bound on the gradient's norm.
+//! AdamW, the schedule of its rate, the bound on the gradient's norm, and what balances experts.
 //!
 //! Invariant: each element's update depends on that element's gradient, moments and value, the step and the factor of
 //! clipping; so any part of the parameters may be updated by any rank. Sums of squares are in f64, parameter by
@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::error::Result;
 use crate::number::{Number, with_vectors};
-use crate::parameters::{Group, Layout, ParameterId, Values};
+use crate::parameters::{Group, Layout, ParameterId, Rule, Values};
 
 /// The numbers of AdamW (Loshchilov and Hutter, 2019).
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -52,6 +52,15 @@ impl Schedule {
         let share = ((step - self.warmup) as f64 / falling).min(1.0);
         self.least + (self.rate - self.least) * 0.5 * (1.0 + (std::f64::consts::PI * share).cos())
     }
+}
+
+/// How the load of experts is spread evenly, without a loss of its own (Wang and others, 2024, arXiv 2408.15664).
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Balance {
+    /// What a step adds to the logit by which an expert is chosen that has less than the mean load, and takes from one that has more.
+    pub rate: f64,
+    /// Tokens of the step, of all ranks.
+    pub tokens: usize,
 }
 
 /// Some of the elements of each bucket: those of one rank, where several share each bucket evenly.
@@ -134,8 +143,29 @@ pub fn square_norm<'a, T: Number>(
         }
         lanes.iter().sum::<f64>()
     };
-    let counted = layout.parameters().filter(|(_, parameter)| parameter.is_counted(tensor));
+    let counted = layout
+        .parameters()
+        .filter(|(_, parameter)| parameter.rule == Rule::Learned && parameter.is_counted(tensor));
     counted.map(|(id, _)| squares(id)).sum()
+}
+
+/// The largest load of an expert in a rank's portion, as a multiple of what it were if all had the same; 0 where the portion has
+/// none. `of` gives the elements of its share of a bucket, of a step of `tokens` tokens.
+pub fn largest_load<'a, T: Number>(
+    layout: &Layout,
+    portion: Portion,
+    tokens: usize,
+    of: impl Fn(usize) -> &'a [T],
+) -> f64 {
+    let mut largest = 0f64;
+    for (id, parameter) in layout.parameters() {
+        let Rule::Balanced { top_k, experts } = parameter.rule else { continue };
+        let bucket = layout.bucket(id);
+        let loads = &of(bucket)[portion.of(layout, bucket).within(layout, id)];
+        let most = loads.iter().map(|load| load.wide()).fold(0.0, f64::max);
+        largest = largest.max(most * experts as f64 / (tokens * top_k) as f64);
+    }
+    largest
 }
 
 /// What gradients are multiplied by so that their norm is at most `bound`; 0 is no bound.
@@ -190,7 +220,7 @@ impl<T: Number> Moments<T> {
     }
 
     /// Begins a step, in which gradients count times `clipping`.
-    pub fn step(&mut self, adamw: &AdamW, rate: f64, clipping: f64) -> Update<'_, T> {
+    pub fn step(&mut self, adamw: &AdamW, rate: f64, clipping: f64, balance: Balance) -> Update<'_, T> {
         self.steps += 1;
         let of = |decay: f64| Factors {
             clipping: T::of(clipping),
@@ -202,7 +232,7 @@ impl<T: Number> Moments<T> {
             epsilon: T::of(adamw.epsilon),
         };
         let (plain, decaying) = (of(0.0), of(adamw.weight_decay));
-        Update { moments: self, plain, decaying }
+        Update { moments: self, plain, decaying, balance }
     }
 }
 
@@ -211,6 +241,7 @@ pub struct Update<'a, T: Number> {
     moments: &'a mut Moments<T>,
     plain: Factors<T>,
     decaying: Factors<T>,
+    balance: Balance,
 }
 
 impl<T: Number> Update<'_, T> {
@@ -219,12 +250,27 @@ impl<T: Number> Update<'_, T> {
         let Moments { portion, mean, square, .. } = &mut *self.moments;
         let share = portion.of(layout, bucket);
         let (mean, square) = (mean.bucket_mut(bucket), square.bucket_mut(bucket));
-        for (id, parameter) in layout.parameters().filter(|(id, _)| layout.bucket(*id) == bucket) {
+        for (id, parameter) in layout.of_bucket(bucket) {
             let factors = if parameter.decays() { self.decaying } else { self.plain };
             let at = share.within(layout, id);
             let (weights, gradients) = (&mut weights[at.clone()], &gradients[at.clone()]);
+            if let Rule::Balanced { top_k, experts } = parameter.rule {
+                balance(self.balance, (top_k, experts), weights, gradients);
+                continue;
+            }
             let (mean, square) = (&mut mean[at.clone()], &mut square[at]);
             with_vectors(|| update(factors, weights, gradients, mean, square));
+        }
+    }
+}
+
+/// Moves each expert's bias by the rate, towards the mean load. Loads are whole numbers, so both sides are exact.
+fn balance<T: Number>(by: Balance, (top_k, experts): (usize, usize), biases: &mut [T], loads: &[T]) {
+    let mean = (by.tokens * top_k) as f64;
+    for (bias, load) in biases.iter_mut().zip(loads) {
+        let load = load.wide() * experts as f64;
+        if load != mean {
+            *bias += T::of(if load < mean { by.rate } else { -by.rate });
         }
     }
 }
@@ -284,6 +330,26 @@ mod tests {
     }
 
     #[test]
+    fn biases_move_towards_the_mean_load_and_are_no_part_of_the_norm() {
+        let rule = Rule::Balanced { top_k: 2, experts: 3 };
+        let parameter = Parameter { rule, ..Parameter::new("balance", [1, 3], Begin::Zeros) };
+        let layout = Layout::new(vec![parameter], 1, 1);
+        let mut weights = Values::<f32>::begin(&layout, 0).unwrap();
+        let mut loads = Values::zeros(&layout).unwrap();
+        let id = layout.parameters().next().unwrap().0;
+        loads.of_mut(&layout, id).copy_from_slice(&[5.0, 4.0, 3.0]);
+        let mut moments = Moments::new(&layout, Portion::WHOLE).unwrap();
+        let balance = Balance { rate: 0.25, tokens: 6 };
+        for _ in 0..2 {
+            let mut update = moments.step(&AdamW::default(), 0.1, 0.5, balance);
+            update.bucket(&layout, 0, weights.bucket_mut(0), loads.bucket(0));
+        }
+        assert_eq!(weights.of(&layout, id), [-0.5, 0.0, 0.5]);
+        assert_eq!(square_norm(&layout, Portion::WHOLE, 0, |bucket| loads.bucket(bucket)), 0.0);
+        assert_eq!(largest_load(&layout, Portion::WHOLE, 6, |bucket| loads.bucket(bucket)), 1.25);
+    }
+
+    #[test]
     fn first_steps_are_the_rate_and_decay_is_of_matrices_alone() {
         let parameter = |rows| Parameter::new(format!("{rows}"), [rows, 4], Begin::Ones);
         let layout = Layout::new(vec![parameter(2), parameter(1)], 1, 1);
@@ -295,7 +361,7 @@ mod tests {
         assert!((norm - 12.0 * 9.0).abs() < 1e-12);
         let adamw = AdamW { weight_decay: 0.5, ..AdamW::default() };
         let mut moments = Moments::new(&layout, Portion::WHOLE).unwrap();
-        let mut update = moments.step(&adamw, 0.1, 1.0);
+        let mut update = moments.step(&adamw, 0.1, 1.0, Balance::default());
         for bucket in 0..layout.buckets() {
             update.bucket(&layout, bucket, weights.bucket_mut(bucket), gradients.bucket(bucket));
         }

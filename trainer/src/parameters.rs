@@ -27,6 +27,22 @@ pub enum Begin {
     Normal(f64),
     /// With ones.
     Ones,
+    /// With zeros.
+    Zeros,
+}
+
+/// What changes a parameter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rule {
+    /// The optimizer, by its gradient.
+    Learned,
+    /// The load of experts, which stands in the place of a gradient: for each one the tokens that went to it.
+    Balanced {
+        /// How many experts a token goes to.
+        top_k: usize,
+        /// Of how many.
+        experts: usize,
+    },
 }
 
 /// What the ranks that share a layer's matrices (tensor parallel) have of a parameter.
@@ -69,6 +85,8 @@ pub struct Parameter {
     pub part: [Range<usize>; 2],
     /// How it begins.
     pub begin: Begin,
+    /// What changes it.
+    pub rule: Rule,
     /// What the other ranks of the layer have.
     pub shared: Shared,
     /// Who sums its gradient.
@@ -88,6 +106,7 @@ impl Parameter {
             whole,
             part,
             begin,
+            rule: Rule::Learned,
             shared: Shared::Same,
             group: Group::All,
             twin: None,
@@ -163,22 +182,26 @@ pub struct Layout {
     places: Vec<Place>,
     /// Elements of each bucket.
     buckets: Vec<usize>,
+    /// The numbers of the parameters of each bucket.
+    members: Vec<Range<usize>>,
 }
 
 impl Layout {
     /// Lays parameters out that are given in the order in which backward finishes their gradients. A bucket is closed when
     /// it has `bucket_elements` or more, and where a unit or a group of ranks ends. `ranks` ranks can share each bucket evenly.
     pub fn new(parameters: Vec<Parameter>, bucket_elements: usize, ranks: usize) -> Self {
-        let (mut places, mut buckets) = (Vec::new(), Vec::<usize>::new());
+        let (mut places, mut buckets, mut members) = (Vec::new(), Vec::<usize>::new(), Vec::new());
         let (mut open, mut before) = (false, None);
-        for parameter in &parameters {
+        for (number, parameter) in parameters.iter().enumerate() {
             let here = Some((parameter.unit, parameter.group));
             if !open || before != here {
                 buckets.push(0);
+                members.push(number..number);
             }
             let bucket = buckets.len() - 1;
             let begin = buckets[bucket];
             buckets[bucket] += parameter.elements();
+            members[bucket].end = number + 1;
             places.push(Place { bucket, range: begin..buckets[bucket] });
             (open, before) = (buckets[bucket] < bucket_elements, here);
         }
@@ -186,12 +209,17 @@ impl Layout {
         for elements in &mut buckets {
             *elements = elements.next_multiple_of(alignment);
         }
-        Layout { parameters, places, buckets }
+        Layout { parameters, places, buckets, members }
     }
 
     /// The parameters with their numbers, in the order in which backward finishes their gradients.
     pub fn parameters(&self) -> impl Iterator<Item = (ParameterId, &Parameter)> {
         self.parameters.iter().enumerate().map(|(number, parameter)| (ParameterId(number), parameter))
+    }
+
+    /// The parameters of a bucket, as [`Layout::parameters`].
+    pub fn of_bucket(&self, bucket: usize) -> impl Iterator<Item = (ParameterId, &Parameter)> {
+        self.members[bucket].clone().map(|number| (ParameterId(number), &self.parameters[number]))
     }
 
     /// The elements of all parameters.
@@ -211,8 +239,7 @@ impl Layout {
 
     /// Who sums the gradients of a bucket.
     pub fn group(&self, bucket: usize) -> Group {
-        let mut places = self.places.iter().zip(&self.parameters);
-        places.find(|(place, _)| place.bucket == bucket).map_or(Group::All, |(_, parameter)| parameter.group)
+        self.parameters[self.members[bucket].start].group
     }
 
     /// The buckets of a unit, none if this rank has nothing of it.
@@ -226,11 +253,12 @@ impl Layout {
 
     /// Fills `elements`, a bucket of zeros, with what training begins with: a function of the seed and each parameter's name.
     pub fn begin<T: Number>(&self, bucket: usize, seed: u64, elements: &mut [T]) {
-        for (id, parameter) in self.parameters().filter(|(id, _)| self.bucket(*id) == bucket) {
+        for (id, parameter) in self.of_bucket(bucket) {
             let random = Random::new(seed, &parameter.name);
             let place = &mut elements[self.range(id)];
             match parameter.begin {
                 Begin::Ones => place.fill(T::ONE),
+                Begin::Zeros => {}
                 Begin::Normal(deviation) => {
                     for (index, value) in parameter.numbers().zip(place) {
                         *value = T::of(deviation * random.normal(index as u64));
@@ -257,9 +285,7 @@ impl Layout {
 
     /// How many parameters each bucket has.
     pub fn members(&self) -> Vec<usize> {
-        let mut members = vec![0; self.buckets.len()];
-        self.places.iter().for_each(|place| members[place.bucket] += 1);
-        members
+        self.members.iter().map(|members| members.len()).collect()
     }
 }
 

@@ -58,6 +58,14 @@ pub(crate) fn ring<T>(elements: usize, ranks: u32) -> usize {
     elements * (ranks as usize - 1) / ranks as usize * size_of::<T>()
 }
 
+/// Runs `join`, in which the rank does nothing but wait for others, and adds its time to `account`.
+pub fn timing<R>(account: Option<&Account>, join: impl FnOnce() -> R) -> R {
+    let begun = Instant::now();
+    let result = join();
+    account.inspect(|account| account.wait(begun));
+    result
+}
+
 /// The ranks that share each layer.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Tensor<'a> {
@@ -84,11 +92,8 @@ impl<'a> Tensor<'a> {
     }
 
     /// Runs `join`, in which the rank does nothing but join the others.
-    fn timing<R>(&self, join: impl FnOnce() -> R) -> R {
-        let begun = Instant::now();
-        let result = join();
-        self.account.inspect(|account| account.wait(begun));
-        result
+    pub fn timing<R>(&self, join: impl FnOnce() -> R) -> R {
+        timing(self.account, join)
     }
 
     /// Counts what this rank sends when elements are summed or gathered once around.

@@ -416,6 +416,7 @@ fn report<T: Number>(
     let world = trainer.mesh().world();
     // Ranks that were left after the last step have not taken it together.
     let ranks = if last.spans.is_empty() { Vec::new() } else { gather(world, &last.spans)? };
+    let load = if ranks.is_empty() { None } else { trainer.largest_load()? };
     let Memory { weights, gradients, moments } = trainer.memory();
     let Some(whole) = trainer.whole()? else { return Ok(()) };
     let [weights, gradients, moments] = [weights, gradients, moments].map(|bytes| bytes / 1024);
@@ -436,6 +437,9 @@ fn report<T: Number>(
         println!(
             "a step took {step:.2} ms on rank 0, {exposed:.2} ms of them exposed communication (medians)"
         );
+    }
+    if let Some(load) = load {
+        println!("in the last step the fullest expert had {load:.2} times the mean load");
     }
     let since = if course.taken > 0 { format!(", after step {}", course.taken) } else { String::new() };
     let parameters = parameters(trainer)?;

@@ -12,7 +12,7 @@ use crate::layers::ring::{Ring, positions};
 use crate::mesh::{CONTEXT, Degrees, EXPERTS, Mesh, PIPELINE, Place, REPLICAS, TENSOR};
 use crate::model::{Cut, Experts, Model, Ranks, Shape, Workspace};
 use crate::number::Number;
-use crate::optimizer::{AdamW, Moments, Portion, Schedule, Share, clipping};
+use crate::optimizer::{AdamW, Balance, Moments, Portion, Schedule, Share, clipping};
 use crate::parallel::data::{Exchange, Replicas, share};
 use crate::parallel::pipeline::{Order, Passage, Pipeline, Plan, Through};
 use crate::parallel::replica::{Gathered, Memory, Replica, STATE};
@@ -50,6 +50,8 @@ pub struct Run {
     pub adamw: AdamW,
     /// How fast.
     pub schedule: Schedule,
+    /// How fast the biases of experts follow their load: [`Balance::rate`].
+    pub balance: f64,
     /// The largest norm of a gradient; 0 is no bound.
     pub clip: f64,
     /// From which the parameters' beginning and the order of the text follow.
@@ -256,7 +258,8 @@ impl<'a, T: Number> Trainer<'a, T> {
         let expert = run.degrees.expert;
         let portion =
             Portion { all: of(rank_of_data, data), experts: of(rank_of_data / expert, data / expert) };
-        let tokens = run.batch.div_ceil(data) / run.micro_batches * (run.shape.sequence / context);
+        let tokens = run.batch.div_ceil(data) / run.micro_batches * (run.shape.sequence / context)
+            / model.lengths().sharers;
         let routes = run.shape.experts.map(|_| routes(&run.shape, mesh.experts(), tokens)).transpose()?;
         Ok(Trainer {
             replica: Replica::new(model.layout(), run.seed, (run.zero, run.overlap), portion)?,
@@ -391,7 +394,8 @@ impl<'a, T: Number> Trainer<'a, T> {
         }
         let rate = schedule.at(number);
         let (ranks, layout) = (Replicas::new(&self.mesh), self.model.layout());
-        let factors = (rate, clipping(norm, clip));
+        let balance = Balance { rate: self.run.balance, tokens };
+        let factors = (rate, clipping(norm, clip), balance);
         self.replica.update(ranks, layout, &adamw, factors, (begun, &mut exchange))?;
         self.steps += 1;
         let end = Instant::now();
@@ -402,10 +406,11 @@ impl<'a, T: Number> Trainer<'a, T> {
     /// This rank's way through its stages, and its gradients summed over the ranks that have the same parameters; and what it sent.
     fn exchange(&mut self, data: &Batch, factor: T, step: Instant) -> Result<(Passage, Exchange, ByAxis)> {
         let Trainer { model, replica, pipeline, mesh, run, .. } = self;
-        let [of_tensor, of_ring] = [Account::default(), Account::default()];
+        let [of_tensor, of_ring, of_routes] = [(); 3].map(|()| Account::default());
         let tensor = Tensor::new(mesh.tensor()).overlapping(run.overlap).counted(&of_tensor);
         let ring = Ring::new(mesh.context(), model.shape().sequence)?;
-        let ranks = Ranks { tensor, ring: ring.overlapping(run.overlap).counted(&of_ring) };
+        let ring = ring.overlapping(run.overlap).counted(&of_ring);
+        let ranks = Ranks { tensor, ring, routed: mesh.experts().map(|_| &of_routes) };
         let tokens = [&data.tokens[..], &data.targets[..]];
         let neighbours = mesh.pipeline();
         let (model, ranks, mut passage) = (&*model, &ranks, None);
@@ -419,7 +424,7 @@ impl<'a, T: Number> Trainer<'a, T> {
                 Ok(())
             },
         )?;
-        exchange.exposed += of_tensor.waited() + of_ring.waited();
+        exchange.exposed += of_tensor.waited() + of_ring.waited() + of_routes.waited();
         let mut passage = passage.expect("it was run");
         if let Some(neighbours) = neighbours {
             passage.idle(step, || {
@@ -436,6 +441,20 @@ impl<'a, T: Number> Trainer<'a, T> {
         ];
         let sent = sent.into_iter().filter(|(_, bytes)| *bytes > 0).collect();
         Ok((passage, exchange, sent))
+    }
+
+    /// The largest load of an expert in the last step, over all blocks, as a multiple of the mean; `None` for a model without experts.
+    /// All ranks call it, after a step.
+    ///
+    /// # Errors
+    /// [`Error::Library`].
+    pub fn largest_load(&self) -> Result<Option<f64>> {
+        let Run { shape, batch, .. } = self.run;
+        let mut largest = [self.replica.largest_load(self.model.layout(), batch * shape.sequence)];
+        if let Some(world) = self.mesh.world() {
+            world.all_reduce(&mut largest, ReduceOp::Max)?;
+        }
+        Ok(shape.experts.map(|_| largest[0]))
     }
 
     /// What is left of it when its ranks cannot go on together; `None` where a rank has its share alone, or some of the experts.

@@ -84,7 +84,7 @@ fn a_pipeline_reports_what_one_rank_reports_and_what_it_sent() {
 
 #[test]
 fn a_rank_that_is_killed_is_named_and_the_others_end() {
-    for options in ["--zero 0", "--zero 3", "--pp 3 --layers 3"] {
+    for options in ["--zero 0", "--zero 3", "--pp 3 --layers 3", "--experts 6 --ep 3"] {
         check_killed(options);
     }
 }

@@ -49,6 +49,7 @@ fn run(fixture: &Value, tied: bool) -> Run {
         batch: count("batch"),
         bucket_bytes: 4 << 10,
         overlap: Overlap::default(),
+        balance: 0.0,
         adamw: AdamW { beta1, beta2, epsilon: real("epsilon"), weight_decay: real("weight_decay") },
         schedule: Schedule {
             rate: real("rate"),

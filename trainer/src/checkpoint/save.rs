@@ -187,6 +187,13 @@ pub(super) fn commit(
             tensors.entry(name).or_insert(Tensor { shape, chunks: Vec::new() }).chunks.push(chunk);
         }
     }
+    for (name, tensor) in &tensors {
+        let (found, all): (usize, _) =
+            (tensor.chunks.iter().map(|chunk| chunk.elements.len()).sum(), tensor.shape[0] * tensor.shape[1]);
+        if found != all {
+            return Err(damaged(&making, format!("its files have {found} of {all} elements of {name}")));
+        }
+    }
     let index = Index { version: VERSION, step, settings, tensors };
     let path = making.join(INDEX);
     write(&path, |file| {
@@ -207,4 +214,31 @@ fn remove(of: &Path, step: usize) -> Result<()> {
     std::fs::rename(&old, &going)
         .and_then(|()| std::fs::remove_dir_all(&going))
         .map_err(|error| Error::file(&old, "removed", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_holes_is_not_declared_whole() {
+        let of = std::env::temp_dir().join(format!("consort-holes-{}", std::process::id()));
+        drop(std::fs::remove_dir_all(&of));
+        let piece = |elements: Range<usize>| Piece {
+            name: "weights.a".into(),
+            whole: [2, 4],
+            part: [0..2, 0..4],
+            values: vec![1f32; elements.len()],
+            elements,
+        };
+        for (step, second) in [(1, 4..7), (2, 4..8)] {
+            write_part(&of, step, 0, &[piece(0..4)]).unwrap();
+            write_part(&of, step, 1, &[piece(second)]).unwrap();
+        }
+        let error = commit(&of, 2, 1, (1, BTreeMap::new())).unwrap_err().to_string();
+        assert!(error.contains("7 of 8 elements of weights.a"), "{error}");
+        commit(&of, 2, 1, (2, BTreeMap::new())).unwrap();
+        assert_eq!(list(&of).unwrap().0, [2]);
+        drop(std::fs::remove_dir_all(&of));
+    }
 }

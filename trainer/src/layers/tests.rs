@@ -5,7 +5,7 @@ use super::cross_entropy::Columns;
 use super::linear::Linear;
 use super::rms_norm::RmsNorm;
 use super::rope::{Rope, Turn};
-use super::{cross_entropy, embedding, swiglu};
+use super::{cross_entropy, embedding, router, swiglu};
 use crate::number::Number;
 use crate::products::{Into, Products};
 use crate::random::Random;
@@ -44,6 +44,50 @@ fn check_by(change: f64, what: &str, at: &[f64], gradient: &[f64], loss: impl Fn
             gradient[index]
         );
     }
+}
+
+#[test]
+fn router_weights() {
+    for (experts, top_k) in [(5, 2), (5, 1), (3, 3), (1, 1)] {
+        let (logits, biases) = (values("logits", 4 * experts), values("biases", experts));
+        let d_weights = values("dw", 4 * top_k);
+        let chosen = |logits: &[f64]| {
+            let (mut choices, mut weights) = (vec![-1; 4 * top_k], vec![0.0; 4 * top_k]);
+            router::forward(logits, &biases, (experts, top_k), &mut choices, &mut weights);
+            (choices, weights)
+        };
+        let (choices, weights) = chosen(&logits);
+        for (token, choices) in choices.chunks(top_k).enumerate() {
+            let score = |expert: i32| logits[token * experts + expert as usize] + biases[expert as usize];
+            assert!(choices.is_sorted_by(|one, next| score(*one) >= score(*next)), "{choices:?}");
+            let others = (0..experts as i32).filter(|expert| !choices.contains(expert));
+            assert!(others.clone().count() == experts - top_k, "each is chosen once: {choices:?}");
+            assert!(others.clone().all(|other| score(other) <= score(choices[top_k - 1])), "{choices:?}");
+        }
+        let mut d_logits = vec![7.0; 4 * experts];
+        router::backward(&logits, (&choices, &weights), &d_weights, (experts, top_k), &mut d_logits);
+        check("logits", &logits, &d_logits, |logits| dot(&chosen(logits).1, &d_weights));
+        assert!(experts == 1 || d_logits.iter().any(|gradient| *gradient != 0.0), "{experts} {top_k}");
+    }
+}
+
+#[test]
+fn router_choices() {
+    let chosen = |logits: [f64; 4], biases: [f64; 4]| {
+        let (mut choices, mut weights) = ([-1; 2], [0.0; 2]);
+        router::forward(&logits, &biases, (4, 2), &mut choices, &mut weights);
+        (choices, weights)
+    };
+    assert_eq!(chosen([1.0, 2.0, 2.0, 2.0], [0.0; 4]).0, [1, 2], "of equal ones the first");
+    assert_eq!(chosen([0.0; 4], [0.0; 4]), ([0, 1], [0.5; 2]));
+    // A bias chooses, and the weights are those of the logits.
+    let (choices, weights) = chosen([1.0, 0.0, 3.0, 0.0], [0.0, 0.0, 0.0, 9.0]);
+    assert_eq!(choices, [3, 2]);
+    assert!((weights[1] / weights[0] - 3f64.exp()).abs() < 1e-9, "{weights:?}");
+    // What is no number is an expert's number all the same.
+    let (mut choices, _) = chosen([f64::NAN, 1.0, f64::NAN, 2.0], [0.0; 4]);
+    choices.sort_unstable();
+    assert!(choices[0] < choices[1] && choices[0] >= 0 && choices[1] < 4, "{choices:?}");
 }
 
 #[test]

@@ -102,7 +102,9 @@ impl<T: Number> BlockActivations<T> {
             middle: room(),
             second: match experts {
                 None => Second::Gated(gated::Kept::new(lengths, tokens)),
-                Some(experts) => Second::Mixture(mixture::Kept::new(lengths, experts, tokens)),
+                Some(experts) => {
+                    Second::Mixture(mixture::Kept::new(lengths, experts, tokens / lengths.sharers))
+                }
             },
         }
     }
@@ -117,7 +119,9 @@ impl<T: Number> Pending<T> {
             dx: joint(),
             second: match experts {
                 None => Second::Gated(gated::Pending::new(lengths, tokens)),
-                Some(experts) => Second::Mixture(mixture::Pending::new(lengths, experts, tokens)),
+                Some(experts) => {
+                    Second::Mixture(mixture::Pending::new(lengths, experts, tokens / lengths.sharers))
+                }
             },
             middle: joint(),
             attend: attend::Pending::new(lengths, tokens),
@@ -182,11 +186,11 @@ impl Block {
         gradients: &mut dyn Gradients<T>,
     ) -> Result<()> {
         let Pending { dy, dx, second, middle, attend } = pending;
-        dy.gather(&given.ranks.tensor)?;
         middle.own_mut().copy_from_slice(dy.own());
         let x = &kept.middle[..];
         match (&self.second, &ids.second, &kept.second, second) {
             (Second::Gated(half), Second::Gated(ids), Second::Gated(kept), Second::Gated(pending)) => {
+                dy.gather(&given.ranks.tensor)?;
                 half.backward(ids, given, (x, kept), dy, pending, (middle.own_mut(), gradients))?;
             }
             (

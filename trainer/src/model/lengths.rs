@@ -59,10 +59,13 @@ impl Cut {
             return Err(Error::configuration(what, hint));
         }
         let count = shape.experts.map_or(0, |experts| experts.count);
-        if shape.experts.is_some() && self.tensors > 1 {
+        if shape.experts.is_some() && self.tensors > 1 && !self.shares_tokens {
             return Err(Error::configuration(
-                format!("{} tensor ranks share each matrix, and experts are not cut", self.tensors),
-                "leave out --tp, or --experts",
+                format!(
+                    "{} tensor ranks would all send the same tokens to experts, which are not cut",
+                    self.tensors
+                ),
+                "give --sp, or leave out --tp or --experts",
             ));
         }
         if self.experts > 1 && (count == 0 || !count.is_multiple_of(self.experts)) {
@@ -122,7 +125,8 @@ impl Lengths {
             head: shape.head(),
             heads: shape.heads / cut.tensors,
             kv_heads: shape.kv_heads / cut.tensors,
-            hidden: shape.hidden / cut.tensors,
+            // Experts are whole.
+            hidden: if shape.experts.is_some() { shape.hidden } else { shape.hidden / cut.tensors },
             vocabulary: shape.vocabulary / cut.tensors,
             sequence: shape.sequence / cut.contexts,
             sharers: if cut.shares_tokens { cut.tensors } else { 1 },

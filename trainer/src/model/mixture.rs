@@ -2,7 +2,8 @@
 //! their weighted sum is added to what came in (Shazeer and others, 2017; Fedus and others, 2022).
 //!
 //! Invariant: no token is dropped, whatever its experts; those of other ranks are reached through [`Routes`]. A rank has some
-//! of the experts, and all of the router. Absent: what spreads tokens evenly over experts.
+//! of the experts, and all of the router. Experts have biases by which they are chosen; what stands in the place of
+//! their gradient is the load: the tokens that went to each expert. Absent: how biases follow from the load.
 
 use crate::error::Result;
 use crate::layers::linear::Linear;
@@ -10,7 +11,7 @@ use crate::layers::rms_norm::RmsNorm;
 use crate::layers::{router, swiglu};
 use crate::model::{Cut, DEVIATION, Experts, Given, Lengths, Shape, block};
 use crate::number::Number;
-use crate::parameters::{Begin, Gradients, Group, Parameter, ParameterId};
+use crate::parameters::{Begin, Gradients, Group, Parameter, ParameterId, Rule, Shared};
 use crate::products::{Into, Products};
 use crate::routes::{Routes, Sent};
 
@@ -28,6 +29,7 @@ pub(super) struct Ids {
     /// This rank's experts.
     experts: Vec<Expert>,
     router: ParameterId,
+    balance: ParameterId,
     norm: ParameterId,
 }
 
@@ -75,9 +77,12 @@ pub(super) fn parameters(shape: &Shape, experts: Experts, cut: &Cut, layer: usiz
     let Shape { width, hidden, .. } = *shape;
     let own = experts.count / cut.experts;
     let group = if cut.experts > 1 { Group::Experts } else { Group::All };
+    // Tensor ranks have whole experts, and send tokens of their own.
+    let shared = if cut.shares_tokens { Shared::Summed } else { Shared::Same };
     let expert = |number: usize| {
         let matrix = |name: &str, lengths, deviation| Parameter {
             group,
+            shared,
             ..Parameter::new(
                 format!("layers.{layer}.experts.{number}.{name}"),
                 lengths,
@@ -90,23 +95,31 @@ pub(super) fn parameters(shape: &Shape, experts: Experts, cut: &Cut, layer: usiz
             matrix("up", [hidden, width], DEVIATION),
         ]
     };
-    let router =
-        Parameter::new(format!("layers.{layer}.router"), [experts.count, width], Begin::Normal(DEVIATION));
+    let Experts { count, top_k } = experts;
+    let router = Parameter {
+        shared,
+        ..Parameter::new(format!("layers.{layer}.router"), [count, width], Begin::Normal(DEVIATION))
+    };
+    let balance = Parameter {
+        shared,
+        rule: Rule::Balanced { top_k, experts: count },
+        ..Parameter::new(format!("layers.{layer}.balance"), [1, count], Begin::Zeros)
+    };
     let norm = block::norm(format!("layers.{layer}.mlp.norm"), shape, cut);
     let of_experts = (cut.expert * own..(cut.expert + 1) * own).flat_map(expert);
-    of_experts.chain([router, norm]).collect()
+    of_experts.chain([router, balance, norm]).collect()
 }
 
 impl Ids {
     /// From the numbers of what [`parameters`] returned, for `own` experts.
     pub(super) fn new(own: usize, mut next: impl FnMut() -> ParameterId) -> Self {
         let experts = (0..own).map(|_| Expert { down: next(), gate: next(), up: next() }).collect();
-        Ids { experts, router: next(), norm: next() }
+        Ids { experts, router: next(), balance: next(), norm: next() }
     }
 }
 
 impl<T: Number> Kept<T> {
-    /// Room for `tokens` tokens; that for rows grows with what comes.
+    /// Room for `tokens` tokens of this rank; that for rows grows with what comes.
     pub(super) fn new(lengths: &Lengths, experts: Experts, tokens: usize) -> Self {
         Kept {
             normed: vec![T::ZERO; tokens * lengths.width],
@@ -187,8 +200,10 @@ impl Mixture {
         let weights = |id| given.weights.of(id);
         self.norm.forward(weights(ids.norm), x, &mut kept.normed, &mut kept.factors);
         self.router.forward(weights(ids.router), &kept.normed, &mut kept.logits, Into::Replace);
-        router::forward(&kept.logits, self.lengths(), &mut kept.choices, &mut kept.weights);
-        let sent = routes.dispatch(&kept.normed, &kept.choices, &kept.weights, &mut kept.rows)?;
+        let biases = weights(ids.balance);
+        router::forward(&kept.logits, biases, self.lengths(), &mut kept.choices, &mut kept.weights);
+        let Kept { normed, choices, weights: of_choices, rows, .. } = &mut *kept;
+        let sent = given.ranks.routing(|| routes.dispatch(normed, choices, of_choices, rows))?;
         let (width, hidden) = (self.norm.width, self.down.inputs);
         let rows = kept.rows.len() / width;
         for inside in [&mut kept.gate, &mut kept.up, &mut kept.gated] {
@@ -205,7 +220,7 @@ impl Mixture {
             swiglu::forward(gate, up, gated);
             self.down.forward(weights(expert.down), gated, &mut kept.outputs[outside], Into::Replace);
         }
-        routes.combine(&sent, &kept.outputs, sums)?;
+        given.ranks.routing(|| routes.combine(&sent, &kept.outputs, sums))?;
         y.iter_mut().zip(&*sums).for_each(|(y, sum)| *y += *sum);
         kept.sent = Some(sent);
         Ok(())
@@ -228,17 +243,22 @@ impl Mixture {
         routes: &mut dyn Routes<T>,
     ) -> Result<()> {
         let sent = kept.sent.as_ref().expect("backward comes behind forward");
-        routes.combine_gradient(sent, (&kept.outputs, dy), &mut p.outputs, &mut p.weights)?;
+        let of = (&kept.outputs[..], dy);
+        given.ranks.routing(|| routes.combine_gradient(sent, of, &mut p.outputs, &mut p.weights))?;
         for inside in [&mut p.gate, &mut p.up, &mut p.gated] {
             inside.resize(kept.gate.len(), T::ZERO);
         }
         p.rows.resize(kept.rows.len(), T::ZERO);
         self.experts_backward(ids, given, kept, p, gradients)?;
-        routes.dispatch_gradient(sent, &p.rows, &mut p.normed)?;
-        router::backward((&kept.choices, &kept.weights), &p.weights, self.lengths(), &mut p.logits);
+        given.ranks.routing(|| routes.dispatch_gradient(sent, &p.rows, &mut p.normed))?;
+        let chosen = (&kept.choices[..], &kept.weights[..]);
+        router::backward(&kept.logits, chosen, &p.weights, self.lengths(), &mut p.logits);
         self.router.backward_input(given.weights.of(ids.router), &p.logits, &mut p.normed, Into::Add);
         self.router.backward_weight(&kept.normed, &p.logits, gradients.place(ids.router));
         gradients.finished(ids.router)?;
+        let loads = gradients.place(ids.balance);
+        kept.choices.iter().for_each(|choice| loads[*choice as usize] += T::ONE);
+        gradients.finished(ids.balance)?;
         self.norm.backward_input(given.weights.of(ids.norm), x, &kept.factors, &p.normed, dx);
         self.norm.backward_weight(x, &kept.factors, &p.normed, gradients.place(ids.norm));
         gradients.finished(ids.norm)

@@ -28,7 +28,7 @@ use crate::layers::rope::Rope;
 use crate::number::Number;
 use crate::parameters::{Begin, Gradients, Layout, Parameter, ParameterId, Pass, Twin, Unit, Weights};
 use crate::products::{Into, Products};
-use crate::ranks::{Joint, Tensor};
+use crate::ranks::{Account, Joint, Tensor, timing};
 use crate::routes::Routes;
 
 /// The deviation with which matrices begin (GPT-2).
@@ -40,12 +40,19 @@ pub struct Ranks<'a> {
     pub tensor: Tensor<'a>,
     /// Those that share each sequence.
     pub ring: Ring<'a>,
+    /// Where the time of sending rows to experts and back is added up, if other ranks have some.
+    pub routed: Option<&'a Account>,
 }
 
 impl Ranks<'_> {
     /// A rank that has all of a layer, and whole sequences of `sequence` tokens.
     pub fn alone(sequence: usize) -> Self {
-        Ranks { tensor: Tensor::default(), ring: Ring::alone(sequence) }
+        Ranks { tensor: Tensor::default(), ring: Ring::alone(sequence), routed: None }
+    }
+
+    /// Runs `route`, in which the rank does nothing but send rows to experts or back.
+    fn routing<R>(&self, route: impl FnOnce() -> R) -> R {
+        timing(self.routed, route)
     }
 }
 

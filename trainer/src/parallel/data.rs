@@ -20,8 +20,8 @@ use crate::timeline::{Activity, Flight, Span};
 /// How an exchange of gradients went.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Exchange {
-    /// Exposed communication, and waiting for slower ranks: the time in which this rank did nothing but wait for sums, weights, keys
-    /// or the other ranks of a layer.
+    /// Exposed communication, and waiting for slower ranks: the time in which this rank did nothing but wait for sums, weights, keys,
+    /// rows of experts or the other ranks of a layer.
     pub exposed: Duration,
     /// The bytes that this rank sends where all ranks are in a ring.
     pub sent: usize,

@@ -10,7 +10,7 @@ use consort::Communicator;
 
 use crate::error::Result;
 use crate::number::Number;
-use crate::optimizer::{AdamW, Moments, Portion, Share, square_norm};
+use crate::optimizer::{AdamW, Balance, Moments, Portion, Share, largest_load, square_norm};
 use crate::parallel::data::{self, Exchange, Replicas};
 use crate::parallel::zero::{Shares, Zero};
 use crate::parameters::{Gradients, Layout, Parameter, Present, Twin, Values, Weights};
@@ -130,13 +130,23 @@ impl<T: Number> Replica<T> {
 
     /// The square of the norm of this rank's share of the gradients; it is number `tensor` of those that share each layer.
     pub fn square_norm(&self, layout: &Layout, tensor: usize) -> f64 {
-        square_norm(layout, self.portion, tensor, |bucket| match &self.kept {
+        square_norm(layout, self.portion, tensor, |bucket| self.gradients(layout, bucket))
+    }
+
+    /// The largest load of an expert in this rank's share, as [`largest_load`], of the last step, of `tokens` tokens.
+    pub fn largest_load(&self, layout: &Layout, tokens: usize) -> f64 {
+        largest_load(layout, self.portion, tokens, |bucket| self.gradients(layout, bucket))
+    }
+
+    /// This rank's share of the gradients of a bucket.
+    fn gradients(&self, layout: &Layout, bucket: usize) -> &[T] {
+        match &self.kept {
             Kept::All { gradients, .. } => {
                 let all = gradients.bucket(bucket);
                 &all[self.portion.of(layout, bucket).of(all.len())]
             }
             Kept::Shares(shares) => shares.gradients(bucket),
-        })
+        }
     }
 
     /// Changes the weights. Those of other ranks' shares may come until they are entered; what is waited for here is added to
@@ -149,10 +159,10 @@ impl<T: Number> Replica<T> {
         replicas: Replicas<'_>,
         layout: &Layout,
         adamw: &AdamW,
-        (rate, clipping): (f64, f64),
+        (rate, clipping, balance): (f64, f64, Balance),
         of_step: (Instant, &mut Exchange),
     ) -> Result<()> {
-        let mut update = self.moments.step(adamw, rate, clipping);
+        let mut update = self.moments.step(adamw, rate, clipping, balance);
         match &mut self.kept {
             Kept::Shares(shares) => shares.update(replicas, layout, update, of_step),
             Kept::All { weights, gradients } => {
@@ -196,7 +206,7 @@ impl<T: Number> Replica<T> {
                 }
                 Kept::Shares(shares) => (shares.weights(bucket)?, [mean, square].map(|of| of.bucket(bucket))),
             };
-            for (id, parameter) in layout.parameters().filter(|(id, _)| layout.bucket(*id) == bucket) {
+            for (id, parameter) in layout.of_bucket(bucket) {
                 let (elements, within) = (share.elements(layout, id), share.within(layout, id));
                 for (name, values) in STATE.into_iter().zip([weights, moments[0], moments[1]]) {
                     if !elements.is_empty() {
@@ -221,7 +231,7 @@ impl<T: Number> Replica<T> {
     ) -> Result<()> {
         let portion = self.portion;
         let mut put = |name, bucket, share: Share, values: &mut [T]| -> Result<()> {
-            for (id, parameter) in layout.parameters().filter(|(id, _)| layout.bucket(*id) == bucket) {
+            for (id, parameter) in layout.of_bucket(bucket) {
                 let (elements, within) = (share.elements(layout, id), share.within(layout, id));
                 if !elements.is_empty() {
                     fill(name, parameter, elements, &mut values[within])?;

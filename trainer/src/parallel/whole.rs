@@ -41,7 +41,7 @@ pub fn gather<T: Number>(
     for bucket in 0..whole.buckets() {
         room.clear();
         room.resize(whole.bucket_elements(bucket), T::ZERO);
-        for (id, parameter) in whole.parameters().filter(|(id, _)| whole.bucket(*id) == bucket) {
+        for (id, parameter) in whole.of_bucket(bucket) {
             let Some(from) = given.get(parameter.name.as_str()) else { continue };
             let place = &mut room[whole.range(id)];
             let elements = own.parameter(*from).numbers().zip(values.of(own, *from));

@@ -2,7 +2,7 @@
 
 use consort::{CallReport, Communicator, Options};
 use consort_trainer::mesh::Degrees;
-use consort_trainer::model::Shape;
+use consort_trainer::model::{Experts, Shape};
 use consort_trainer::number::Number;
 use consort_trainer::optimizer::{AdamW, Schedule};
 use consort_trainer::parallel::pipeline::Order;
@@ -39,6 +39,7 @@ pub(crate) fn run() -> Run {
         overlap: Overlap::default(),
         adamw: AdamW::default(),
         schedule: Schedule { rate: 3e-3, least: 3e-4, warmup: 5, steps: 20 },
+        balance: 1e-3,
         clip: 1.0,
         seed: 7,
     }
@@ -83,6 +84,12 @@ pub(crate) fn trained_with<T: Number>(run: Run, steps: usize, options: &Options)
 /// A run of data parallelism alone.
 pub(crate) fn data_parallel(ranks: usize) -> Run {
     Run { degrees: Degrees::data(ranks), ..run() }
+}
+
+/// A run of `data` ranks, of which `expert` share the experts.
+pub(crate) fn with_experts(data: usize, expert: usize) -> Run {
+    let shape = Shape { experts: Some(Experts { count: 4, top_k: 2 }), hidden: 32, ..run().shape };
+    Run { shape, degrees: Degrees { expert, ..Degrees::data(data) }, ..run() }
 }
 
 /// Whether ranks trained what one rank trains, to 1e-12 of the loss, and parameters to 1e-9.

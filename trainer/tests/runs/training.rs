@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use crate::common::{bits, check_parity, data_parallel, losses, run, trained};
+use crate::common::{bits, check_parity, data_parallel, losses, run, trained, with_experts};
 use consort::Communicator;
 use consort_trainer::mesh::Degrees;
-use consort_trainer::model::{Experts, Shape};
+use consort_trainer::model::Shape;
 use consort_trainer::parallel::data::{Exchange, Replicas, exchange};
 use consort_trainer::parameters::{Begin, Layout, Parameter, ParameterId, Values};
 use consort_trainer::products::Products;
@@ -47,8 +47,7 @@ fn ranks_train_the_model_of_one() {
 
 #[test]
 fn ranks_with_some_of_the_experts_train_the_model_of_one() {
-    let shape = Shape { experts: Some(Experts { count: 4, top_k: 2 }), hidden: 32, ..run().shape };
-    let given = Run { shape, ..run() };
+    let given = with_experts(1, 1);
     let alone = trained::<f64>(given, 20).remove(0);
     assert!(alone.steps[19].loss < alone.steps[0].loss - 1.0, "{:?}", losses(&alone.steps));
     let expert = |data, expert| Degrees { expert, ..Degrees::data(data) };
@@ -61,6 +60,8 @@ fn ranks_with_some_of_the_experts_train_the_model_of_one() {
         (Degrees { context: 2, ..expert(2, 2) }, 1),
         (Degrees { context: 2, ..expert(1, 1) }, 1),
         (Degrees { pipeline: 2, ..expert(2, 2) }, 2),
+        (Degrees { tensor: 2, shares_tokens: true, ..expert(1, 1) }, 1),
+        (Degrees { tensor: 2, shares_tokens: true, ..expert(2, 2) }, 2),
     ] {
         check_parity(&Run { degrees, micro_batches, ..given }, &alone);
     }
@@ -93,7 +94,7 @@ fn tied_ranks_train_the_model_of_one() {
 
 #[test]
 fn ranks_with_the_same_parameters_have_the_same_bits() {
-    for run in [data_parallel(2), data_parallel(3)] {
+    for run in [data_parallel(2), data_parallel(3), with_experts(2, 1)] {
         let all = trained::<f32>(run, 8);
         all.iter().for_each(|rank| assert_eq!(bits(&rank.own), bits(&all[0].own)));
     }
@@ -102,7 +103,8 @@ fn ranks_with_the_same_parameters_have_the_same_bits() {
 #[test]
 fn ranks_give_the_same_bits_each_time() {
     let degrees = Degrees { data: 2, tensor: 2, shares_tokens: true, ..Degrees::default() };
-    for run in [data_parallel(2), Run { degrees, ..run() }] {
+    let rounded = Run { products: Products::Bf16, ..with_experts(4, 2) };
+    for run in [data_parallel(2), Run { degrees, ..run() }, with_experts(2, 2), rounded] {
         let [first, second] = [0, 1].map(|_| trained::<f32>(run, 8));
         for ((first, second), rank) in first.iter().zip(&second).zip(0..) {
             assert_eq!(bits(&first.own), bits(&second.own), "rank {rank}");

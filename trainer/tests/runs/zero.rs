@@ -4,7 +4,7 @@
 use consort::{Communicator, Determinism, Options};
 use consort_trainer::error::Error;
 use consort_trainer::mesh::Degrees;
-use consort_trainer::model::{Cut, Experts, Model, Shape};
+use consort_trainer::model::{Cut, Model, Shape};
 use consort_trainer::parallel::replica::Memory;
 use consort_trainer::parallel::zero::Zero;
 use consort_trainer::parameters::Unit;
@@ -12,7 +12,7 @@ use consort_trainer::text::Text;
 use consort_trainer::train::{Run, Step, Trainer};
 
 use crate::common::{
-    bits, check_parity, data_parallel, losses, on_ranks, recorded, run, trained, trained_with,
+    bits, check_parity, data_parallel, losses, on_ranks, recorded, run, trained, trained_with, with_experts,
 };
 
 const STAGES: [Zero; 3] = [Zero::Moments, Zero::Gradients, Zero::Weights];
@@ -56,12 +56,6 @@ fn shares_of_a_tied_model_train_the_model_of_one() {
     for zero in STAGES {
         check_parity(&Run { shape, zero, ..data_parallel(2) }, &alone);
     }
-}
-
-/// A run of `data` ranks, of which `expert` share the experts.
-fn with_experts(data: usize, expert: usize) -> Run {
-    let shape = Shape { experts: Some(Experts { count: 4, top_k: 2 }), hidden: 32, ..run().shape };
-    Run { shape, degrees: Degrees { expert, ..Degrees::data(data) }, ..run() }
 }
 
 #[test]

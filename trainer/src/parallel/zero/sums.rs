@@ -173,7 +173,7 @@ impl<T: Number> Summed<'_, T> {
         let Summed { sums, replicas, .. } = self;
         sums.missing[bucket] -= 1;
         if sums.missing[bucket] == 0 {
-            sums.missing[bucket] = layout.parameters().filter(|(id, _)| layout.bucket(*id) == bucket).count();
+            sums.missing[bucket] = layout.of_bucket(bucket).count();
             sums.complete.push_back(bucket);
             match (ranks.overlap(), sums.kept.is_some()) {
                 (Overlap::Beside, true) => {
