@@ -86,7 +86,7 @@ pub(crate) fn data_parallel(ranks: usize) -> Run {
     Run { degrees: Degrees::data(ranks), ..run() }
 }
 
-/// A run of `data` ranks, of which `expert` share the experts.
+/// A run of `data` ranks; runs of `expert` neighbours share the experts.
 pub(crate) fn with_experts(data: usize, expert: usize) -> Run {
     let shape = Shape { experts: Some(Experts { count: 4, top_k: 2 }), hidden: 32, ..run().shape };
     Run { shape, degrees: Degrees { expert, ..Degrees::data(data) }, ..run() }

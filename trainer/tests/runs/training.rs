@@ -72,6 +72,32 @@ fn ranks_with_some_of_the_experts_train_the_model_of_one() {
 }
 
 #[test]
+fn the_load_of_experts_is_balanced() {
+    let (text, steps) = (Text::bundled(32).expect("text"), 100);
+    // A router that sends all tokens to the first experts: their rows are the same, and larger by a bias.
+    let loads = |balance: f64| {
+        let run = Run { balance, ..with_experts(1, 1) };
+        let mut trainer = Trainer::<f64>::new(run, &text, None).expect("a trainer");
+        let layout = trainer.model().layout().clone();
+        let (weights, _) = trainer.all_mut().expect("all weights");
+        for (id, _) in layout.parameters().filter(|(_, parameter)| parameter.name.ends_with("balance")) {
+            weights.of_mut(&layout, id).copy_from_slice(&[0.3, 0.3, 0.0, 0.0]);
+        }
+        let mut load = || {
+            trainer.step().expect("a step");
+            trainer.largest_load().expect("a load").expect("experts")
+        };
+        let loads: Vec<f64> = (0..steps).map(|_| load()).collect();
+        // Tokens of one batch are much alike: a single step says little.
+        (loads[0], loads[steps / 2..].iter().sum::<f64>() / (steps / 2) as f64, loads)
+    };
+    let (first, skewed, all) = loads(0.0);
+    assert!(first > 1.9 && skewed > 1.7, "of four experts two have all: {all:?}");
+    let (first, balanced, all) = loads(0.01);
+    assert!(first > 1.9 && balanced < skewed - 0.2, "{skewed} and {balanced}: {all:?}");
+}
+
+#[test]
 fn rounded_products_learn_what_exact_ones_do() {
     let [exact, rounded] =
         [Products::Exact, Products::Bf16].map(|products| trained::<f32>(Run { products, ..run() }, 20));
