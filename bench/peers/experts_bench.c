@@ -1,6 +1,7 @@
 // experts_bench.c - what `collbench experts` measures as "all-to-all there" and "back", by MPI_Alltoallv: rows of bfloat16, one for each
 // choice of a token, to the rank of the chosen expert and back, with the counts, the packing and the weighted sums within the time.
-// mpirun -n N experts_bench TOKENS HIDDEN TOP_K EXPERTS ITERATIONS WARMUPS; choices and values are those of collbench with seed 1.
+// mpirun -n N experts_bench TOKENS HIDDEN TOP_K EXPERTS ITERATIONS WARMUPS; choices and values are those of
+// collbench with seed 1, and all weights are alike.
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -68,6 +69,7 @@ int main(int argc, char **argv) {
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   if (argc != 7) { fprintf(stderr, "usage: %s TOKENS HIDDEN TOP_K EXPERTS ITERATIONS WARMUPS\n", argv[0]); MPI_Abort(MPI_COMM_WORLD, 2); }
   tokens = atoi(argv[1]); hidden = atoi(argv[2]); top_k = atoi(argv[3]); experts = atoi(argv[4]);
+  if (experts < ranks || top_k < 1 || top_k > experts) { fprintf(stderr, "as many experts as ranks or choices at least\n"); MPI_Abort(MPI_COMM_WORLD, 2); }
   int iterations = atoi(argv[5]), warmups = atoi(argv[6]), slots = tokens * top_k;
   int *owner = owners(), *counts = room(4 * ranks), *heard = room(4 * ranks), *out = room(4 * ranks), *in = room(4 * ranks);
   int *order = room(sizeof(int) * slots), *place = room(sizeof(int) * slots), *next = room(4 * ranks);

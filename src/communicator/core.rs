@@ -32,6 +32,9 @@ use consort_types::blocks::Blocks;
 use consort_types::call::{Call, Kind};
 use consort_types::error::{Error, Result};
 
+/// How often the thread that closes a communicator looks for its engine, which the control thread has for moments.
+const LAST_LOOKS: usize = 1000;
+
 /// Shared by the communicator, its works and the control thread.
 pub(crate) struct Core {
     pub(crate) group: Arc<Group>,
@@ -248,7 +251,7 @@ impl Core {
     /// Publishes the length of the queue, so that other threads know that there is something to do, and for whom.
     pub(super) fn note_queued(&self, engine: &Engine) {
         self.is_on_devices.store(engine.is_on_devices(), Ordering::Relaxed);
-        self.queued.store(engine.queued(), Ordering::Relaxed);
+        self.queued.store(engine.queued(), Ordering::Release);
     }
 
     #[cfg(test)]
@@ -508,7 +511,12 @@ impl Core {
             }
             self.readiness.wake_sleepers();
         }
-        self.settle(patience);
+        if !self.settle(patience) {
+            let reason =
+                "its communicator was dropped before the system took the last bytes that it had sent"
+                    .to_owned();
+            self.group.fail(Error::Aborted { rank: self.group.rank, reason });
+        }
         if self.dumps.owes_record() && self.group.has_failed() {
             self.dumped(self.failure());
         }
@@ -516,22 +524,30 @@ impl Core {
         self.group.leave();
         self.free_discarded();
         // A started operation still shares its result with its owner, not the links.
-        if let Some(mut engine) = self.engine.try_acquire() {
-            engine.links.close();
+        for _ in 0..LAST_LOOKS {
+            if let Some(mut engine) = self.engine.try_acquire() {
+                engine.links.close();
+                break;
+            }
+            std::thread::yield_now();
         }
     }
 
-    /// Stays until the peers have taken all bytes that were sent, on links that would lose them with this side's end.
-    fn settle(&self, patience: Instant) {
-        let mut waiter = self.policy.waiter();
+    /// Stays until the peers have taken all bytes that were sent, on links that would lose them with this side's end. Whether the
+    /// system has taken them, at the least, or the communicator has failed.
+    fn settle(&self, patience: Instant) -> bool {
+        let (mut waiter, mut has_rest) = (self.policy.waiter(), false);
         while !self.group.has_failed() && Instant::now() < patience {
-            let Some(mut engine) = self.engine.try_acquire() else { return };
-            if engine.is_settled() {
-                return;
+            // The control thread has it for moments, to move what is left.
+            if let Some(mut engine) = self.engine.try_acquire() {
+                if engine.is_settled() {
+                    return true;
+                }
+                has_rest = engine.has_rest();
             }
-            drop(engine);
             waiter.pause(Look::CallBeforeNap);
         }
+        self.group.has_failed() || !has_rest
     }
 }
 

@@ -78,7 +78,7 @@ use consort_types::error::{Error, Result};
 /// # Drop
 /// Dropping waits a bounded time (the operation timeout, 10 s at most; with a trace some 5 s more for its file) for
 /// operations that were started and
-/// not waited for, then tells the others that this rank has left. It does not wait for them.
+/// not waited for, and for the system to take the last bytes of those that are over, then tells the others that this rank has left. It does not wait for them.
 pub struct Communicator {
     core: Arc<Core>,
     /// Keeps the control thread; joined with the last communicator, by the thread that drops it.

@@ -55,6 +55,7 @@ impl<T: Real> Experts<T> {
         let options = self.layout.options;
         let lengths = [
             ("outputs", outputs.len(), handle.rows() * options.hidden),
+            ("gradients", gradients.len(), handle.tokens * options.hidden),
             ("of_weights", of_weights.len(), handle.tokens * options.top_k),
         ];
         self.check_along("combine_gradient", handle, &lengths)?;

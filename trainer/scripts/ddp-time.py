@@ -52,6 +52,8 @@ def main():
     spec.loader.exec_module(fixture)
     numbers = [128, 4, 4, 352, 128, 8, 100, 1024, 10]
     numbers[:len(sys.argv) - 1] = map(int, sys.argv[1:])
+    if numbers[6] <= 2 * BLOCK:
+        sys.exit(f"ddp-time.py: STEPS must be above {2 * BLOCK}, as the first blocks are not counted")
     width, layers, heads, hidden, sequence, batch, steps, bucket_kib, checked = numbers
     fixture.SHAPE.update(width=width, layers=layers, heads=heads, kv_heads=heads, hidden=hidden, sequence=sequence)
     fixture.RUN.update(batch=batch, seed=1, matrix_factor=1.0, rate=3e-3, least=3e-4, warmup=20, steps=checked, clip=1.0)

@@ -188,8 +188,8 @@ pub struct Arguments {
     ///
     /// Turned off are: sums of gradients during backward (--dp, --cp, --zero 1 begin them when it is over, --zero 2 and 3 wait for
     /// each bucket where it is complete); weights of --zero that come while others are changed or computed with; sums of --tp
-    /// beside the gradients of matrices; keys of --cp that travel beside scores. Sums of experts' gradients, their rows, and messages
-    /// of --pp go on beside nothing in any case.
+    /// beside the gradients of matrices; keys of --cp that travel beside scores. Rows of experts go on beside nothing in any case, and
+    /// messages of --pp beside computation in any case.
     #[arg(long)]
     pub no_overlap: bool,
 
@@ -225,7 +225,7 @@ pub struct Arguments {
     #[arg(long, value_name = "PATH", requires = "elastic")]
     pub door: Option<PathBuf>,
 
-    /// This process is a new rank of the run at --door, whose other options it is given too, --ranks among them
+    /// This process is a new rank of the run at --door, whose other options it is given too, but for --ranks and --dp
     #[arg(long, requires = "door")]
     pub join: bool,
 

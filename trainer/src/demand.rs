@@ -29,26 +29,29 @@ pub struct Demand {
     pub copies: f64,
 }
 
-/// The elements that a rank has: of all its parameters, of the largest unit of them, and of the largest matrix.
-fn elements(run: &Run, rank: u32) -> [f64; 3] {
+/// The elements that a rank has: of all its parameters, of experts among them, of the largest unit, and of the largest matrix.
+fn elements(run: &Run, rank: u32) -> [f64; 4] {
     let (shape, cut) = (&run.shape, run.cut(rank));
     let lengths = Lengths::new(shape, &cut);
     let [width, hidden, queries, keys, vocabulary] =
         [lengths.width, lengths.hidden, lengths.query_width(), lengths.key_width(), lengths.vocabulary]
             .map(|length| length as f64);
     let unit = 3.0 * width * hidden;
-    let second = shape.experts.map_or(unit, |experts| {
+    // The experts themselves, and what is in the place of a gated unit beside them: router and biases, or the gated unit.
+    let [experts, second] = shape.experts.map_or([0.0, unit], |experts| {
         let count = experts.count as f64;
-        count / cut.experts as f64 * unit + count * width
+        [count / cut.experts as f64 * unit, count * width + count]
     });
-    let block = 2.0 * width * (queries + keys) + second + 2.0 * width;
+    let block = 2.0 * width * (queries + keys) + experts + second + 2.0 * width;
     let layers: usize = cut.stages.iter().map(Range::len).sum();
     let table = vocabulary * width;
     let embedding = if cut.stages.iter().any(|stage| stage.start == 0) { table } else { 0.0 };
     let has_end = cut.stages.iter().any(|stage| stage.end == shape.layers);
-    let head = if shape.tied { 0.0 } else { table };
+    // Where the two ends are on different ranks, the last has a copy.
+    let head = if cut.is_tied(shape) { 0.0 } else { table };
     let end = if has_end { head + width } else { 0.0 };
-    [layers as f64 * block + embedding + end, block.max(table), table.max(width * hidden)]
+    let layers = layers as f64;
+    [layers * block + embedding + end, layers * experts, block.max(table), table.max(width * hidden)]
 }
 
 /// The elements of activations, and of room to compute them, of some sequences at once on a rank.
@@ -105,10 +108,11 @@ impl Demand {
     /// What rank `rank` of a run that was [checked](Run::check) needs, in numbers of `number` bytes; `saves` is with checkpoints.
     pub fn of(run: &Run, rank: u32, number: usize, saves: bool) -> Self {
         let number = number as f64;
-        let [all, unit, matrix] = elements(run, rank);
+        let [all, experts, unit, matrix] = elements(run, rank);
         let sharers = run.degrees.data * run.degrees.context;
         let zero = if sharers > 1 { run.zero } else { Zero::Nothing };
-        let share = all / sharers as f64;
+        // Experts are on fewer ranks, which share them.
+        let share = (all - experts) / sharers as f64 + experts / (sharers / run.degrees.expert) as f64;
         let bucket = unit.min(matrix + run.bucket_bytes as f64 / number);
         let sequences = run.batch.div_ceil(run.degrees.data) as f64 / run.micro_batches as f64;
         let in_flight = in_flight(run, run.degrees.place(rank).pipeline);

@@ -291,11 +291,25 @@ fn said(reason: &str) -> Option<Vec<Rank>> {
     Some(ranks.map_while(|rank| rank.parse().ok()).collect())
 }
 
+/// How many times a rank does not answer before it counts as silent: one that has no core for a moment does not.
+const QUESTIONS: usize = 3;
+
 /// The ranks of a communicator that do not answer, or have closed it.
 fn silent(comm: &Communicator) -> Result<Vec<Rank>> {
-    let report = comm.report()?;
-    let silent = report.ranks.iter().filter(|rank| rank.unreachable.is_some() || rank.left);
-    Ok(silent.map(|rank| rank.rank).collect())
+    let mut silent: Option<Vec<Rank>> = None;
+    for _ in 0..QUESTIONS {
+        let report = comm.report()?;
+        let is_silent = |rank: &Rank| {
+            report.ranks.iter().any(|of| of.rank == *rank && (of.unreachable.is_some() || of.left))
+        };
+        let before = silent.unwrap_or_else(|| report.ranks.iter().map(|of| of.rank).collect());
+        let still: Vec<Rank> = before.into_iter().filter(is_silent).collect();
+        if still.is_empty() {
+            return Ok(still);
+        }
+        silent = Some(still);
+    }
+    Ok(silent.unwrap_or_default())
 }
 
 /// Ranks without which others go on.

@@ -158,8 +158,8 @@ impl Family {
     }
 
     /// Waits for all; the failure of some is no reason to end the others, and for the first `restarts` that are killed others are
-    /// started.
-    fn wait_for_all(&mut self, start: &Start, mut restarts: usize) -> Result<()> {
+    /// started. Where no other launcher knows their door, fewer than `least` would wait for ever: they are ended.
+    fn wait_for_all(&mut self, start: &Start, (mut restarts, least): (usize, u32)) -> Result<()> {
         let mut said = 0;
         while !self.children.is_empty() {
             self.wait()?;
@@ -174,6 +174,14 @@ impl Family {
                     eprintln!("consort-trainer: a process is started in the place of rank {rank}");
                     self.children.push((rank, start.rank(rank, true)?));
                 }
+            }
+            let are_alone = start.lobby.is_some() && restarts == 0 && !self.is_well;
+            if are_alone && !self.children.is_empty() && self.children.len() < least as usize {
+                let left = self.children.len();
+                return Err(Error::Launch {
+                    what: format!("{left} ranks are left of at least {least}, and no more are started"),
+                    hint: "give more --restart, or fewer --least-ranks",
+                });
             }
         }
         match self.failures.first() {
@@ -202,11 +210,11 @@ impl Drop for Family {
 
 /// Runs `ranks` processes of this program with its own arguments, and waits for them. The first failure ends all of them, unless
 /// they are `elastic`: then the run has ended well if the last one has, and for the first `restarts` that are killed others are started,
-/// which ask at `door`, or else at one of this run's own.
+/// which ask at `door`, or else at one of this run's own; with fewer than `least` left and no more to start, the run is over.
 ///
 /// # Errors
 /// [`Error::Launch`] with the first rank that failed.
-pub fn run(ranks: u32, elastic: bool, restarts: usize, door: Option<&Path>) -> Result<()> {
+pub fn run(ranks: u32, elastic: bool, (restarts, least): (usize, u32), door: Option<&Path>) -> Result<()> {
     let program =
         std::env::current_exe().map_err(|error| system("this program does not find itself", error))?;
     let arguments = std::env::args_os().skip(1).collect();
@@ -218,7 +226,7 @@ pub fn run(ranks: u32, elastic: bool, restarts: usize, door: Option<&Path>) -> R
         family.children.push((rank, start.rank(rank, false)?));
     }
     if elastic {
-        return family.wait_for_all(&start, restarts);
+        return family.wait_for_all(&start, (restarts, least));
     }
     while !family.children.is_empty() && family.failures.is_empty() {
         family.wait()?;

@@ -54,12 +54,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Some(path) => Text::read(path, run.shape.sequence)?,
         None => Text::bundled(run.shape.sequence)?,
     };
-    if job.is_none() {
+    // What a run has that goes on is not measured again by a rank that joins it.
+    if job.is_none() && !arguments.join {
         check_places(arguments)?;
         check_memory(arguments, &run, 0..arguments.ranks)?;
     }
     if job.is_none() && arguments.ranks > 1 && !arguments.join {
-        return launch::run(arguments.ranks, arguments.elastic, arguments.restart, arguments.door.as_deref());
+        let Arguments { ranks, elastic, restart, least_ranks, .. } = *arguments;
+        return launch::run(ranks, elastic, (restart, least_ranks), arguments.door.as_deref());
     }
     let comm = match &job {
         Some(_) => Some(Communicator::from_launcher()?),
@@ -92,8 +94,24 @@ fn check_elastic(arguments: &Arguments, run: &Run, is_started: bool) -> Result<(
             "new ranks have the state from a checkpoint where no rank has all of it",
             "give --checkpoint, or leave out --door and --restart",
         ))
-    } else if arguments.restart > 0 && !is_started && arguments.ranks == 1 && !arguments.join {
+    } else if arguments.restart > 0
+        && arguments.started_by.is_none()
+        && !arguments.join
+        && (is_started || arguments.ranks == 1)
+    {
         Some(("--restart is given, and this process starts no ranks", "give --ranks, or leave --restart out"))
+    } else if arguments.least_ranks > 1 && !lets_in {
+        Some((
+            "--least-ranks waits for new ranks, and none can come",
+            "give --door or --restart, or leave --least-ranks out",
+        ))
+    } else if fit(run, arguments.least_ranks as usize)
+        .is_some_and(|run| run.degrees.ranks() < arguments.least_ranks as usize)
+    {
+        Some((
+            "--least-ranks is more ranks than can share the work",
+            "make it a number that --batch and the other axes give work to",
+        ))
     } else {
         None
     };
@@ -282,20 +300,23 @@ fn attempt<T: Number>(
     course: &mut Course<T>,
 ) -> Result<Option<u32>> {
     let run = comm.and_then(|comm| fit(asked, comm.size() as usize)).unwrap_or(*asked);
-    if let Some(path) = arguments.door.as_deref().filter(|_| is_first(comm) && course.door.is_none()) {
-        course.door = match Door::open(path, mark::<T>(asked, text), course.change.is_some()) {
-            Err(error) if course.change.is_some() => {
-                eprintln!("consort-trainer: no new ranks can come: {error}");
-                None
-            }
-            opened => Some(opened?),
-        };
+    let path = arguments.door.as_deref().filter(|_| is_first(comm) && course.door.is_none());
+    let door = path.map(|path| Door::open(path, mark::<T>(asked, text), course.change.is_some())).transpose();
+    if course.change.is_none() {
+        // A door that another run has ends all ranks.
+        course.door = together(comm, door)?;
+    } else if path.is_some() {
+        course.door = door.unwrap_or_else(|error| {
+            eprintln!("consort-trainer: no new ranks can come: {error}");
+            None
+        });
     }
     let mut trainer = Trainer::<T>::new(run, text, comm)?;
     let open = |directory| Checkpoints::open(directory, arguments.every, arguments.keep, comm);
     let mut checkpoints = arguments.checkpoint.as_deref().map(open).transpose()?;
     if course.change.is_some() {
         go_on(&mut trainer, checkpoints.as_ref(), course)?;
+        course.kept = None;
     } else {
         begin(arguments, &mut trainer, checkpoints.as_ref())?;
         course.taken = trainer.steps();
@@ -313,15 +334,14 @@ fn attempt<T: Number>(
     }
     course.progress.go_on(trainer.steps(), is_first(comm));
     course.stepped = Instant::now();
-    let begun = trainer.steps();
     let ended =
         steps(arguments, asked, (&mut trainer, checkpoints.as_mut()), course).and_then(|end| match end {
             End::Over(last) => report(arguments, &mut trainer, &last, course).map(|()| None),
             End::Grows(size) => {
                 // What no rank has all of comes to the new ones by the disk.
-                if let Some(checkpoints) =
-                    checkpoints.as_mut().filter(|_| !each_has_all(&run) && trainer.steps() > begun)
-                {
+                let grown = fit(asked, size as usize).unwrap_or(run);
+                let is_needed = !(each_has_all(&run) && each_has_all(&grown)) && trainer.steps() > 0;
+                if let Some(checkpoints) = checkpoints.as_mut().filter(|_| is_needed) {
                     checkpoints.end(&mut trainer)?;
                 }
                 Ok(Some(size))

@@ -426,11 +426,13 @@ impl<'a, T: Number> Trainer<'a, T> {
         )?;
         exchange.exposed += of_tensor.waited() + of_ring.waited() + of_routes.waited();
         let mut passage = passage.expect("it was run");
-        if let Some(neighbours) = neighbours {
+        if let Some(neighbours) = neighbours.filter(|_| model.shape().tied) {
+            let mut sent = 0;
             passage.idle(step, || {
-                exchange.sent += replica.join_twins(neighbours, model.layout())?;
+                sent = replica.join_twins(neighbours, model.layout())?;
                 Ok(())
             })?;
+            passage.sent_bytes += sent;
         }
         let sent = [
             (PIPELINE, passage.sent_bytes),

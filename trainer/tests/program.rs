@@ -293,7 +293,7 @@ fn ranks_of(parent: &Child) -> Vec<i32> {
 /// ones are to come, each time when they have.
 fn check_losses(name: &str, (model, options): (&str, &str), blows: Blows) {
     let (file, random, directory) = (chart(&format!("{name}-losses")), random(name), scratch(name));
-    let (all, expected) = undisturbed(name, model, &file, 40);
+    let (all, expected) = undisturbed(name, model, &file, 160);
     for round in 0..blows.rounds {
         let pictures = [chart(&format!("{name}-a")), chart(&format!("{name}-b"))];
         let [losses_picture, step] = pictures.each_ref().map(|picture| picture.display());
@@ -314,12 +314,19 @@ fn check_losses(name: &str, (model, options): (&str, &str), blows: Blows) {
                 assert!(output.read_line(&mut text).expect("a line") > 0, "{text}");
             }
             std::thread::sleep(Duration::from_micros(random.below(7 * number + 1, 3000) as u64));
+            // While they stand still none can end.
             let mut alive = ranks_of(&parent);
+            let to_all = |ranks: &[i32], signal| {
+                // A process that has ended is there until it is waited for.
+                ranks.iter().for_each(|rank| _ = kill(Pid::from_raw(*rank), signal));
+            };
+            to_all(&alive, Signal::SIGSTOP);
             let victims: Vec<i32> = (0..blows.at_once as u64)
                 .map(|at| alive.swap_remove(random.below(7 * number + 2 + at, alive.len())))
                 .collect();
             let (begun, before) = (Instant::now(), text.len());
             victims.iter().for_each(|victim| kill(Pid::from_raw(*victim), blows.signal).expect("it runs"));
+            to_all(&alive, Signal::SIGCONT);
             let lost = |text: &str| {
                 let lost =
                     text.lines().filter_map(|line| line.split("lost ranks [").nth(1)?.split(']').next());

@@ -52,7 +52,7 @@ impl Routing {
         indices
     }
 
-    /// A value that every type holds: whole and up to 125, or for rows in 8-bit form an E4M3 number, of which each 128 have the largest
+    /// A value that every type holds: whole and up to 125, or for rows in 8-bit form an E4M3 number; in each 128 one is the largest
     /// there is, so that their scale is 1 and nothing is rounded.
     fn value(&self, rank: u32, token: usize, at: usize) -> f32 {
         let drawn = rank as usize * 37 + token * 11 + at * 5;

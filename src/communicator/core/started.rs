@@ -115,7 +115,7 @@ impl Core {
         self.is_woken.store(progress == Progress::Blocked && engine.is_woken(), Ordering::Relaxed);
         // Before it is known that none is queued: this work never looks idle in between.
         self.rests.store(engine.has_rest(), Ordering::Relaxed);
-        self.queued.store(engine.queued(), Ordering::Relaxed);
+        self.queued.store(engine.queued(), Ordering::Release);
         if engine.queued() != before {
             // An operation is over that another thread may wait for, asleep.
             self.readiness.wake_sleepers();
@@ -128,8 +128,10 @@ impl Unattended for Core {
     fn is_idle(&self) -> bool {
         // A failed communicator takes no change up.
         let has_changes = self.group.has_changes() && !self.group.has_failed();
+        // What is queued is read first: whether something rests is then of the same turn, or of a later one.
+        let is_queued = self.queued.load(Ordering::Acquire) != 0;
         let has_rest = self.rests.load(Ordering::Relaxed) && !self.group.has_failed();
-        self.queued.load(Ordering::Relaxed) == 0 && !has_rest && !has_changes
+        !is_queued && !has_rest && !has_changes
     }
 
     fn wake(&self) -> Option<BorrowedFd<'_>> {

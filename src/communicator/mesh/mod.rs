@@ -90,8 +90,8 @@ impl Communicator {
     /// # Errors
     /// [`Error::InvalidArgument`] for sizes whose product is not the number of ranks, names that are empty, strange or
     /// there twice, a size of 0, sets with unknown axes or there twice; and when ranks asked for different meshes: it
-    /// names which rank asked for what, and the communicator goes on. [`Error::Revoked`] when it is revoked meanwhile: the ranks that
-    /// have it can call again. Otherwise as every collective: see [`Error`].
+    /// names which rank asked for what, and the communicator goes on. [`Error::Revoked`] when it is revoked meanwhile: all
+    /// ranks can call again, those too for which the call had ended before. Otherwise as every collective: see [`Error`].
     pub fn mesh(&self, axes: &[(&str, u32)], along: &[&[&str]]) -> Result<Mesh> {
         let asked = shape::text(axes, along);
         let span = tracing::debug_span!("mesh", rank = self.rank(), asked);

@@ -130,9 +130,11 @@ impl Checkpoints {
     /// # Errors
     /// As [`Checkpoints::step`].
     pub fn end<T: Number>(&mut self, trainer: &mut Trainer<'_, T>) -> Result<()> {
-        if !trainer.steps().is_multiple_of(self.every) {
-            self.begin(trainer)?;
+        self.wait(trainer.mesh().world())?;
+        if self.newest(trainer.mesh().world())? == Some(trainer.steps()) {
+            return Ok(());
         }
+        self.begin(trainer)?;
         self.wait(trainer.mesh().world())
     }
 
