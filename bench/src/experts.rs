@@ -27,7 +27,8 @@ use routing::Routing;
 
 /// Measures the dispatch of tokens to experts and the combination of what they return, and checks every row and every sum.
 ///
-/// Each token chooses experts that differ, uniformly, by the seed. Experts change nothing, so that the weighted sums are the tokens. Beside it
+/// Each token chooses experts that differ, uniformly, by the seed, with weights that differ. An expert multiplies its rows by a factor
+/// of its own, which takes no part in the times. Beside it
 /// the same tokens go by an all-to-all of blocks that differ in length, a row for each choice, there and back.
 /// Started by a launcher, each process is a rank; otherwise the ranks are processes of this host.
 #[derive(Parser, Debug)]
@@ -203,7 +204,7 @@ impl Arguments {
         let own = member.rank();
         let tokens: Vec<T> = routing.tokens(own);
         let indices = routing.indices(own);
-        let weights = vec![T::Sum::of_single(1.0 / self.top_k as f32); indices.len()];
+        let (weights, grouped) = (routing.weights::<T>(), routing.grouped(own));
         let (mut rows, mut sums) = (Vec::new(), vec![T::default(); tokens.len()]);
         let (mut there, mut back) = (Vec::new(), Vec::new());
         let mut traffics = [Traffic::default(); 2];
@@ -214,12 +215,14 @@ impl Arguments {
             let begun = Instant::now();
             let handle = experts.dispatch(&tokens, &indices, &weights, &mut rows).map_err(failed)?;
             there.push(begun.elapsed().as_secs_f64());
+            wrong += routing.wrong_rows(&grouped, &rows);
+            routing.compute(&grouped, &mut rows);
             comm.barrier().map_err(failed)?;
             let begun = Instant::now();
             traffics[1] = experts.combine(&handle, &rows, &mut sums).map_err(failed)?;
             back.push(begun.elapsed().as_secs_f64());
             traffics[0] = handle.traffic();
-            wrong += routing.wrong_rows(own, &rows, self.fp8) + routing.wrong_sums(&tokens, &sums, self.fp8);
+            wrong += routing.wrong_sums(&indices, &tokens, &sums, true);
             if iteration == 0 {
                 load = Some(experts.load(&handle).map_err(failed)?);
             }
@@ -234,7 +237,7 @@ impl Arguments {
         line("combine", &back, traffics[1])?;
         if !self.alone {
             drop(rows);
-            let plain = Plain::new(&routing, &tokens, &indices);
+            let plain = Plain::new(&routing, &tokens, (&indices, &weights));
             let found = plain.measure(member, warmups + self.iterations as usize)?;
             wrong += found.wrong;
             line("all-to-all there", &found.there, found.traffic[0])?;
@@ -350,16 +353,19 @@ mod tests {
         let arguments = planned::parse::<Arguments>(&words).expect("good words").expect("no help");
         let routing = Routing::new(&arguments, &[0]);
         let tokens: Vec<f32> = routing.tokens(0);
-        let mut rows = routing.expected(0);
-        assert_eq!(
-            (routing.wrong_rows(0, &rows, false), routing.wrong_sums(&tokens, &tokens, false)),
-            (0, 0)
-        );
+        let (indices, weights) = (routing.indices(0), routing.weights::<f32>());
+        let (mut rows, grouped) = (routing.expected(0), routing.grouped(0));
+        let wrong_sums = |sums: &[f32], changed| routing.wrong_sums(&indices, &tokens, sums, changed);
+        assert_eq!((routing.wrong_rows(&grouped, &rows), wrong_sums(&tokens, false)), (0, 0));
         rows[5] += 1.0;
-        assert_eq!(routing.wrong_rows(0, &rows, false), 1);
-        assert!(rows.len() == 2 * tokens.len() && routing.wrong_rows(0, &rows[4..], false) > 0);
+        assert_eq!(routing.wrong_rows(&grouped, &rows), 1);
+        assert!(rows.len() == 2 * tokens.len() && routing.wrong_rows(&grouped, &rows[4..]) > 0);
         let mut sums = tokens.clone();
         sums[3] = f32::NAN;
-        assert_eq!(routing.wrong_sums(&tokens, &sums, false), 1);
+        assert_eq!(wrong_sums(&sums, false), 1);
+        // Experts whose factors are mixed up, and a sum without its smallest part.
+        assert!(wrong_sums(&tokens, true) > 0);
+        let sums: Vec<f32> = tokens.iter().map(|token| token * (1.0 - weights[0])).collect();
+        assert_eq!(wrong_sums(&sums, false), tokens.iter().filter(|token| **token != 0.0).count());
     }
 }

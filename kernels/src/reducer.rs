@@ -18,6 +18,11 @@ use crate::scalar::{Pair, Word};
 use crate::vector::{Isa, Job, Kernel};
 use crate::{DataType, F8E4m3, F8E5m2, ReduceOp, Scalar, Source, Store, Target, scalar};
 
+/// Loops that the compiler makes vectors of, for each level; `run` is `#[inline(always)]`.
+pub(crate) trait Work {
+    fn run(self);
+}
+
 /// An instruction set that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Level {
@@ -52,6 +57,16 @@ impl Level {
             }
             #[cfg(not(target_arch = "x86_64"))]
             Self::Avx2 | Self::Avx512 => false,
+        }
+    }
+
+    /// Runs what is compiled for each level. A level that the processor does not have is that of the compiler.
+    #[inline]
+    pub(crate) fn run(self, work: impl Work) {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 | Self::Avx512 if self.is_available() => crate::x86::run(self, work),
+            _ => work.run(),
         }
     }
 

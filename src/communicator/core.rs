@@ -47,6 +47,8 @@ pub(crate) struct Core {
     waiters: AtomicU32,
     /// Operations in the engine's queue.
     queued: AtomicUsize,
+    /// Whether there are none, and bytes of such have still to be moved.
+    rests: AtomicBool,
     /// Whether devices alone move them.
     is_on_devices: AtomicBool,
     /// The numbers of the devices on which it is.
@@ -122,6 +124,7 @@ impl Core {
             in_call: AtomicBool::new(false),
             waiters: AtomicU32::new(0),
             queued: AtomicUsize::new(0),
+            rests: AtomicBool::new(false),
             is_on_devices: AtomicBool::new(false),
             devices: Mutex::default(),
             is_woken: AtomicBool::new(false),

@@ -87,26 +87,25 @@ pub struct Communicator {
     timeout: Duration,
     /// What must run collectives, instead of what the planner chooses.
     algorithm: Option<Algorithm>,
-    /// None for a view: others own the communicator.
-    owner: Option<Arc<Owner>>,
+    owner: Arc<Owner>,
 }
 
 impl Communicator {
     pub(crate) fn from_core(core: Arc<Core>, process: Arc<Process>) -> Self {
         let timeout = core.settings.timeout;
         let owner = Arc::new(Owner { core: core.clone(), _process: process.clone() });
-        Communicator { core, process, timeout, algorithm: None, owner: Some(owner) }
+        Communicator { core, process, timeout, algorithm: None, owner }
     }
 
-    /// The same communicator once more; the first one stays its owner.
+    /// The same communicator once more, with another deadline or algorithm: it is closed when neither is there any more.
     fn view(&self, timeout: Duration, algorithm: Option<Algorithm>) -> Self {
-        let (core, process) = (self.core.clone(), self.process.clone());
-        Communicator { core, process, timeout, algorithm, owner: None }
+        let (core, process, owner) = (self.core.clone(), self.process.clone(), self.owner.clone());
+        Communicator { core, process, timeout, algorithm, owner }
     }
 
-    /// The same communicator for another owner: it is closed when neither has it any more.
+    /// The same communicator for another owner, with the deadline and algorithm of this view.
     pub(crate) fn shared(&self) -> Self {
-        Communicator { owner: self.owner.clone(), ..self.view(self.timeout, self.algorithm) }
+        self.view(self.timeout, self.algorithm)
     }
 
     pub(crate) fn process(&self) -> &Arc<Process> {

@@ -4,7 +4,7 @@
 //! the latter without a copy, as in calls that wait. Absent: borrowed buffers, which are a scope's.
 
 use consort_kernels::{Element, ReduceOp};
-use consort_memory::{Buffer, Buffers, Held, Lease};
+use consort_memory::{Buffer, Buffers, Held, HeldRead, Lease};
 
 use super::point::{exchanged, message};
 use super::surface::collectives;
@@ -15,6 +15,7 @@ use crate::engine::{Memory, Source, Start};
 use consort_types::blocks::Blocks;
 use consort_types::call::{Call, Kind};
 use consort_types::error::{Error, Result};
+use consort_types::stretch::Stretch;
 use consort_types::varying::CallV;
 
 /// Collectives that are started, by their rows; a row that is not named has no such form.
@@ -194,6 +195,104 @@ impl Communicator {
         let (sent, received) = (leases.0.hold(), leases.1.hold());
         let calls = self.both(T::DATA_TYPE, sent.read(), to, received.span(), from)?;
         self.start(exchanged(calls, sent.into(), received), leases)
+    }
+
+    /// Starts an all-to-all of blocks that differ in length, which goes on by itself: as [`Communicator::all_to_all_v`], see [`Work`].
+    /// Each block is a message: those between two ranks in one direction arrive in the order in which they were started.
+    ///
+    /// ```
+    /// let ranks = consort::Communicator::local(2)?;
+    /// std::thread::scope(|threads| {
+    ///     for comm in &ranks {
+    ///         threads.spawn(move || {
+    ///             // Rank 0 keeps one value and sends two, rank 1 sends three and keeps none.
+    ///             let (sent, received) = [([1, 2], [1, 3]), ([3, 0], [2, 0])][comm.rank() as usize];
+    ///             let output = vec![9; received.iter().sum()];
+    ///             let work = comm.start_all_to_all_v(vec![comm.rank(); 3], &sent, output, &received)?;
+    ///             // ... compute ...
+    ///             let (_, output) = work.wait()?;
+    ///             assert_eq!(output, [&[0, 1, 1, 1][..], &[0, 0]][comm.rank() as usize]);
+    ///             consort::Result::Ok(())
+    ///         });
+    ///     }
+    /// });
+    /// # consort::Result::Ok(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Communicator::start_all_reduce`]; [`Error::Mismatch`] with the two ranks and their counts when these differ.
+    pub fn start_all_to_all_v<'a, T: Element, A: Buffer<Element = T>, B: Buffer<Element = T>>(
+        &self,
+        input: A,
+        sent: impl Into<Blocks<'a>>,
+        output: B,
+        received: impl Into<Blocks<'a>>,
+    ) -> Result<Work<(A, B)>> {
+        let call = CallV::all_to_all(T::DATA_TYPE, sent.into(), received.into());
+        self.start_messages(&call, (Lease::new(input), Lease::new(output)))
+    }
+
+    /// Starts a gather of blocks that differ in length, which goes on by itself: as [`Communicator::gather_v`], see [`Work`].
+    ///
+    /// # Errors
+    /// As [`Communicator::start_all_to_all_v`].
+    pub fn start_gather_v<'a, T: Element, A: Buffer<Element = T>, B: Buffer<Element = T>>(
+        &self,
+        input: A,
+        output: B,
+        blocks: impl Into<Blocks<'a>>,
+        root: Rank,
+    ) -> Result<Work<(A, B)>> {
+        let leases = (Lease::new(input), Lease::new(output));
+        let call = CallV::gather(T::DATA_TYPE, leases.0.len(), blocks.into(), root);
+        self.start_messages(&call, leases)
+    }
+
+    /// Starts a scatter of blocks that differ in length, which goes on by itself: as [`Communicator::scatter_v`], see [`Work`].
+    ///
+    /// # Errors
+    /// As [`Communicator::start_all_to_all_v`].
+    pub fn start_scatter_v<'a, T: Element, A: Buffer<Element = T>, B: Buffer<Element = T>>(
+        &self,
+        input: A,
+        blocks: impl Into<Blocks<'a>>,
+        output: B,
+        root: Rank,
+    ) -> Result<Work<(A, B)>> {
+        let leases = (Lease::new(input), Lease::new(output));
+        let call = CallV::scatter(T::DATA_TYPE, blocks.into(), leases.1.len(), root);
+        self.start_messages(&call, leases)
+    }
+
+    /// Starts the messages of a call; what the rank has for itself is copied at once.
+    fn start_messages<A: Buffer, B: Buffer>(
+        &self,
+        call: &CallV<'_>,
+        leases: (Lease<A>, Lease<B>),
+    ) -> Result<Work<(A, B)>> {
+        self.core().check()?;
+        let (from, to) = (HeldRead::from(leases.0.hold()), leases.1.hold());
+        let (input, output) = (from.read(), to.span());
+        call.check(self.rank(), self.size(), input, output)?;
+        let (mut calls, mut own) = (Vec::new(), (None, None));
+        for (call, _, sent, received) in self.parts(call, input, output)? {
+            match (call.kind, call.root == self.rank()) {
+                (Kind::Send, true) => own.0 = Some(sent),
+                (_, true) => own.1 = Some(received),
+                (Kind::Send, false) => {
+                    let sent = from.part(sent.start() - input.start(), sent.len());
+                    calls.push(message(call, Source::Apart(sent), None));
+                }
+                (_, false) => {
+                    let received = to.part(received.start() - output.start(), received.len());
+                    calls.push(message(call, Source::Elsewhere, Some(received)));
+                }
+            }
+        }
+        if let (Some(sent), Some(received)) = own {
+            received.copy_from(sent);
+        }
+        self.start(calls, leases)
     }
 
     fn start_in_place<B: Buffer>(&self, call: Call, lease: Lease<B>) -> Result<Work<B>> {

@@ -55,15 +55,18 @@ impl Communicator {
                 Ok(Said { number, by_control_links: false, words })
             }
             // Its operations are over, but its ranks still hear each other.
-            Err(Error::Revoked { .. }) => {
-                let _owned = self.core().acquire_failed(Instant::now() + self.timeout())?;
-                let purpose = if kind == Kind::Mesh { Purpose::Mesh } else { Purpose::Split };
-                let all_ranks = (0..self.size()).collect();
-                let Agreed { round, words } = self.agree(purpose, all_ranks, mine, Unless::Aborted)?;
-                Ok(Said { number: round, by_control_links: true, words })
-            }
+            Err(Error::Revoked { .. }) => self.all_agree_on_parts(kind, mine),
             Err(error) => Err(error),
         }
+    }
+
+    /// The same on a revoked communicator.
+    pub(super) fn all_agree_on_parts(&self, kind: Kind, mine: &[i64]) -> Result<Said> {
+        let _owned = self.core().acquire_failed(Instant::now() + self.timeout())?;
+        let purpose = if kind == Kind::Mesh { Purpose::Mesh } else { Purpose::Split };
+        let all_ranks = (0..self.size()).collect();
+        let Agreed { round, words } = self.agree(purpose, all_ranks, mine, Unless::Aborted)?;
+        Ok(Said { number: round, by_control_links: true, words })
     }
 
     /// A new communicator of some of this one's ranks, named by their ranks in the job.

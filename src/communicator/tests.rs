@@ -9,4 +9,5 @@ mod lending;
 mod placement;
 mod records;
 mod short;
-mod waiting;
+mod started;
+pub(super) mod waiting;

@@ -27,7 +27,8 @@ use consort_types::varying::CallV;
 /// A communicator whose rank has a device.
 ///
 /// Calls are those of [`Communicator`], on [`DeviceBuffer`]s and in a [`Stream`]. Operations of a communicator follow
-/// each other in the order of the calls, in whatever streams. A failure of an operation is found when the communicator
+/// each other in the order of the calls, in whatever streams. The time of an operation begins with its call, whatever is before it in its
+/// stream, and what is before it must end within that time too. A failure of an operation is found when the communicator
 /// is used again or asked for its [status](Communicator::status): a stream does not know.
 ///
 /// # Several ranks in one process

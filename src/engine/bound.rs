@@ -87,6 +87,11 @@ impl Bearings {
 }
 
 impl Bound {
+    /// Whether everything that this rank signalled on the plan's links is on its way.
+    pub(super) fn is_flushed(&self, links: &Links) -> bool {
+        self.counters.iter().all(|counter| links.is_flushed_at(counter.link))
+    }
+
     /// Binds a plan to links that are up; `numbers` are theirs, in the order of [`Pairing::keys`].
     pub(crate) fn new(
         proved: &Proved,

@@ -92,6 +92,9 @@ pub struct Links {
     bells: Vec<(Rank, Bell)>,
     /// Short messages, by the other rank.
     letters: Vec<Option<Box<Letters>>>,
+    /// Whose links say that not everything is on its way.
+    #[cfg(test)]
+    held_back: Option<Rank>,
 }
 
 /// A link, whether its connection is up or on its way.
@@ -166,6 +169,8 @@ impl Links {
             slept_through: false,
             bells: Vec::new(),
             letters: Vec::new(),
+            #[cfg(test)]
+            held_back: None,
         }
     }
 
@@ -425,11 +430,6 @@ impl Links {
         !self.messages.is_empty()
     }
 
-    /// Whether everything that was signalled is on its way, on links whose peers still listen.
-    pub(crate) fn is_flushed(&self) -> bool {
-        self.messages.iter().map(|number| self.up(*number)).all(|up| up.closed || up.connection.is_flushed())
-    }
-
     /// Whether the peers have emptied every slot that was filled, or their systems have all of it, on links where a close
     /// could lose one.
     pub fn is_emptied(&self) -> bool {
@@ -475,14 +475,14 @@ impl Links {
     }
 
     /// Moves what is under way on the links that an operation waits for, and now and then on all: others wait for this
-    /// rank. Whether a counter went up that the operation may wait for.
-    pub(crate) fn progress_for(&mut self, wanted: &[Wanted]) -> std::result::Result<bool, Broken> {
+    /// rank. `all` moves all of them now. Whether a counter went up that the operation may wait for.
+    pub(crate) fn progress_for(&mut self, wanted: &[Wanted], all: bool) -> std::result::Result<bool, Broken> {
         self.looks = self.looks.wrapping_add(1);
         let before = self.heard(wanted);
         let looks = if wanted.is_empty() { LOADS_PER_SWEEP } else { LOOKS_PER_SWEEP };
         // A peer that takes nothing may wait for this rank to take what it has sent.
         let sends = || wanted.iter().any(|wanted| wanted.sends);
-        if std::mem::take(&mut self.slept_through) || self.looks.is_multiple_of(looks) || sends() {
+        if std::mem::take(&mut self.slept_through) || all || self.looks.is_multiple_of(looks) || sends() {
             self.progress()?;
         } else {
             wanted.iter().try_for_each(|wanted| self.progress_at(wanted.link))?;

@@ -33,6 +33,7 @@ mod zero_copy;
 
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Instant;
 
 use consort_memory::{Bell, Held, HeldRead, Span, SpanMut, access_epoch};
 
@@ -103,6 +104,20 @@ pub struct Engine {
     woken_by: WokenBy,
     /// Not 0 where doorbells are armed: it counts how often in a row some of them were found rung when it was to sleep.
     armed: u32,
+    /// While the queue has its turn: which links its operations have asked for so far. All are moved on once, behind the last.
+    asked: Option<Asked>,
+    /// When the last early report was made.
+    reported: Option<Instant>,
+}
+
+/// Which links operations ask for in a turn of the queue; the later ones include the earlier.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
+enum Asked {
+    #[default]
+    None,
+    /// Those that they wait for.
+    Wanted,
+    All,
 }
 
 /// The buffers of one request of a queued task, held until it is over.
@@ -189,6 +204,8 @@ impl Engine {
             wanted: Vec::new(),
             woken_by: WokenBy::default(),
             armed: 0,
+            asked: None,
+            reported: None,
         }
     }
 
@@ -287,7 +304,9 @@ impl Engine {
         let progress = task.advance(self, buffers)?;
         let moved = match progress {
             // Where others go on, who drives them moves what the system has not taken of this one too.
-            Progress::Done if self.links.is_flushed() || self.queue.has_others() => {
+            Progress::Done
+                if self.queue.has_others() || task.is_flushed(&self.links, self.asked.is_some()) =>
+            {
                 task.leave(self);
                 if self.links.needs_progress() {
                     let is_alone = !self.queue.has_others();
@@ -300,7 +319,13 @@ impl Engine {
             // What the system has not taken yet must not wait for the next call.
             Progress::Done => {
                 self.wanted.clear();
-                self.links.progress().map(|()| false)
+                match &mut self.asked {
+                    Some(asked) => {
+                        *asked = Asked::All;
+                        Ok(false)
+                    }
+                    None => self.links.progress().map(|()| false),
+                }
             }
             _ if self.links.has_sockets() => self.progress(task),
             _ => return Ok(progress),
@@ -317,7 +342,13 @@ impl Engine {
     fn progress(&mut self, task: &Task) -> std::result::Result<bool, Broken> {
         self.wanted.clear();
         self.woken_by = task.wants(&self.links, &mut self.wanted);
-        let has_come = self.links.progress_for(&self.wanted)?;
+        let has_come = match &mut self.asked {
+            Some(asked) => {
+                *asked = Asked::Wanted.max(*asked);
+                false
+            }
+            None => self.links.progress_for(&self.wanted, false)?,
+        };
         Ok(has_come || task.has_back(&self.links))
     }
 
@@ -364,6 +395,7 @@ impl Engine {
         self.operations.clear();
         self.scratch = Vec::new();
         self.foreground = None;
+        self.queue.rests = false;
     }
 
     /// Bytes of memory of this communicator in this process, apart from the caller's buffers.

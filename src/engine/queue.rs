@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 
 use super::links::{Wanted, WokenBy};
 use super::task::{COLLECTIVES, Task, lane};
-use super::{Buffers, Engine, Memory, Progress, give_back};
+use super::trouble::Trouble;
+use super::{Asked, Buffers, Engine, Memory, Progress, give_back};
 use crate::ticket::Ticket;
 use consort_control::recorder::this_thread;
 use consort_types::blocks::Blocks;
@@ -57,6 +58,10 @@ pub(super) struct Queue {
     is_on_devices: bool,
     /// What those that were blocked in a turn wait for.
     wanted: Vec<Wanted>,
+    /// How many of those that go on are out of their places, as they have their turn.
+    out: usize,
+    /// Whether the queue is empty, and the system has not taken all that its operations signalled.
+    pub(super) rests: bool,
 }
 
 /// An operation that was started and is not over.
@@ -104,7 +109,7 @@ impl Queue {
 
     /// Whether an operation goes on beside the one that has its turn.
     pub(super) fn has_others(&self) -> bool {
-        self.running.iter().any(Option::is_some)
+        self.count > self.waiting.len() + self.out
     }
 
     /// Bytes of the tables.
@@ -184,6 +189,22 @@ impl Queue {
         }
     }
 
+    /// What is started now with `timeout` on these links, and what it is behind, must end within it.
+    fn precede(&mut self, mut lanes: BTreeSet<usize>, timeout: Duration, now: Instant) {
+        if timeout >= self.timeout_max || self.is_empty() {
+            return;
+        }
+        // What is behind others ends after them: where the last one on links ends early enough, all do.
+        lanes.retain(|lane| {
+            let last = self.last.get(lane).copied().and_then(|last| self.find(last));
+            let deadline = last.and_then(|last| last.task.watch.deadline());
+            self.last.contains_key(lane) && deadline.is_none_or(|deadline| deadline > now + timeout)
+        });
+        if !lanes.is_empty() {
+            self.hurry(lanes, timeout, now);
+        }
+    }
+
     /// Those that use these links, and those that they are behind, must end within `timeout` from now on.
     fn hurry(&mut self, mut lanes: BTreeSet<usize>, timeout: Duration, now: Instant) {
         let waiting = self.waiting.values_mut().rev();
@@ -229,11 +250,9 @@ impl Engine {
     pub(crate) fn start(&mut self, calls: Vec<Start<'_>>, timeout: Duration) -> (Arc<Ticket>, u64) {
         let ticket = Arc::new(Ticket::of(calls.iter().filter(|start| start.call.count != 0).count()));
         let now = self.group.clock().now();
-        if timeout < self.queue.timeout_max && !self.queue.is_empty() {
-            // A call of no elements waits for none.
-            let moving = calls.iter().filter(|start| start.call.count != 0);
-            self.queue.hurry(moving.map(|start| lane(&start.call)).collect(), timeout, now);
-        }
+        // A call of no elements waits for none.
+        let moving = calls.iter().filter(|start| start.call.count != 0);
+        self.queue.precede(moving.map(|start| lane(&start.call)).collect(), timeout, now);
         let mut last = 0;
         for Start { call, blocks, memory } in calls {
             let request = self.enter(call, this_thread());
@@ -253,8 +272,14 @@ impl Engine {
         (ticket, last)
     }
 
-    /// Queues a task that is under way, with memory for each of its requests.
+    /// Queues a task that is under way, with memory for each of its requests. Its time has begun by now, and what it is behind must
+    /// end within it too.
     pub fn enqueue(&mut self, mut task: Task, memory: Vec<Memory>, ticket: Arc<Ticket>) {
+        let now = self.group.clock().now();
+        task.watch.begin_by(now);
+        let left =
+            task.watch.deadline().map_or(task.timeout(), |deadline| deadline.saturating_duration_since(now));
+        self.queue.precede(task.lanes().collect(), left, now);
         task.limit_turns(UNATTENDED_STEPS);
         self.queue.push(Box::new(task), memory, ticket);
     }
@@ -262,18 +287,23 @@ impl Engine {
     /// Moves on every queued operation that is behind no other, and the ones behind it as each is done.
     pub fn advance_queue(&mut self) -> Progress {
         if self.queue.is_empty() {
+            self.move_rest();
             return Progress::Done;
         }
         if self.group.has_failed() {
             self.queue.let_go();
         }
+        self.asked = Some(Asked::None);
         let (mut moved, mut at) = (false, 0);
         let mut wanted = std::mem::take(&mut self.queue.wanted);
         wanted.clear();
         let mut woken_by = WokenBy::Sockets;
         while let Some(place) = self.queue.running.get_mut(at) {
             if let Some(mut queued) = place.take() {
-                match self.turn_of(&mut queued) {
+                self.queue.out = 1;
+                let turn = self.turn_of(&mut queued);
+                self.queue.out = 0;
+                match turn {
                     Ok(progress @ (Progress::Moved | Progress::Blocked)) => {
                         moved |= progress == Progress::Moved;
                         wanted.extend(&self.wanted);
@@ -291,17 +321,65 @@ impl Engine {
             at += 1;
         }
         self.queue.running.retain(Option::is_some);
+        moved |= self.move_links(&wanted);
         // A rank sleeps until any of them can go on.
         self.woken_by = woken_by;
         self.queue.wanted = std::mem::replace(&mut self.wanted, wanted);
         if moved {
             self.ring();
         }
+        self.queue.rests = self.queue.is_empty() && !self.links.is_flushed();
         match (self.queue.is_empty(), moved) {
             (true, _) => Progress::Done,
             (false, true) => Progress::Moved,
             (false, false) => Progress::Blocked,
         }
+    }
+
+    /// Moves on the links that operations have asked for in their turns. Whether some operation may go on.
+    fn move_links(&mut self, wanted: &[Wanted]) -> bool {
+        let asked = self.asked.take().unwrap_or_default();
+        if asked == Asked::None {
+            return false;
+        }
+        match self.links.progress_for(wanted, asked == Asked::All) {
+            Ok(has_come) => {
+                let mut running = self.queue.running.iter().flatten();
+                has_come || running.any(|queued| queued.task.has_back(&self.links))
+            }
+            Err(broken) => {
+                // One that waits for the peer has met it, or else the first.
+                let waits = |queued: &Queued| {
+                    queued.task.blocked(&self.links).iter().any(|blocked| blocked.peer == broken.peer)
+                };
+                let goes_on =
+                    |place: &Option<Queued>| place.as_ref().is_some_and(|queued| !queued.task.is_ending());
+                let running = &self.queue.running;
+                let at = running.iter().position(|place| goes_on(place) && place.as_ref().is_some_and(waits));
+                if let Some(at) = at.or_else(|| running.iter().position(goes_on))
+                    && let Some(mut queued) = self.queue.running[at].take()
+                {
+                    let request = queued.task.request().map(Box::new);
+                    queued.task.begin_end(self, Trouble::Broken { request, broken });
+                    self.queue.running[at] = Some(queued);
+                }
+                true
+            }
+        }
+    }
+
+    /// Moves on what the system has not taken of operations that are over.
+    fn move_rest(&mut self) {
+        if self.queue.rests {
+            // The next call meets a link that is broken.
+            let is_broken = self.links.progress().is_err() || self.group.has_failed();
+            self.queue.rests = !is_broken && !self.links.is_flushed();
+        }
+    }
+
+    /// Whether the queue is empty, and the system has not taken all that its operations signalled.
+    pub(crate) fn has_rest(&self) -> bool {
+        self.queue.rests
     }
 
     fn turn_of(&mut self, Queued { task, memory, .. }: &mut Queued) -> Result<Progress> {
@@ -329,6 +407,12 @@ impl Engine {
         self.queue.all_mut().for_each(|queued| queued.task.watch.hurry(timeout, now));
     }
 
+    /// By operation that goes on: whether it is in a report.
+    #[cfg(test)]
+    pub(super) fn reports_of_queued(&self) -> Vec<bool> {
+        self.queue.running.iter().flatten().map(|queued| queued.task.watch.reported).collect()
+    }
+
     /// Sleeps as [`Engine::sleep`] while all that is queued is blocked.
     pub(crate) fn sleep_queued(&mut self, limit: Duration) {
         let Some(at) = self.queue.running.iter().position(Option::is_some) else {
@@ -336,13 +420,16 @@ impl Engine {
             return;
         };
         let Some(first) = self.queue.running[at].take() else { return };
+        self.queue.out = 1;
         // A doorbell is of one peer; another may have what another operation waits for.
         self.sleep_beside(&first.task, limit, self.queue.has_others());
+        self.queue.out = 0;
         self.queue.running[at] = Some(first);
     }
 
     /// Ends every queued operation with this error.
     pub fn fail_queue(&mut self, error: &Error) {
+        self.asked = None;
         let mut queue = self.queue.take();
         let by = Instant::now() + WITHDRAWN_MAX;
         // Every task ends what others do for it before any is waited for.
@@ -382,6 +469,7 @@ mod tests {
 
     use super::*;
     use crate::engine::Request;
+    use crate::engine::trouble::Watch;
 
     fn task(calls: &[Call]) -> Box<Task> {
         let mut task = Box::<Task>::default();
@@ -438,6 +526,36 @@ mod tests {
                 assert_eq!(queue.last.keys().copied().collect::<BTreeSet<_>>(), used);
             }
         }
+    }
+
+    #[test]
+    fn what_is_before_a_hurried_one_ends_in_time_and_is_looked_at_once() {
+        let mut queue = Queue::default();
+        let (began, second) = (Instant::now(), Duration::from_secs(1));
+        let start = |queue: &mut Queue, kind, seconds, at| {
+            let call = Call::new(kind, DataType::Uint8, None, 1, 1);
+            let mut task = Box::<Task>::default();
+            task.prepare(second * seconds);
+            task.watch.begin(began + second * at);
+            task.push(Request { call, sequence: 1, history: 0, record: 1 }, None);
+            queue.precede([lane(&call)].into(), second * seconds, began + second * at);
+            queue.push(task, Vec::new(), Arc::default());
+        };
+        let ends = |queue: &mut Queue| -> Vec<u32> {
+            let mut all: Vec<_> = queue.all_mut().map(|queued| (queued.number, &queued.task.watch)).collect();
+            all.sort_by_key(|(number, _)| *number);
+            let end = |watch: &Watch| watch.deadline().expect("it was started").duration_since(began);
+            all.into_iter().map(|(_, watch)| end(watch).as_secs() as u32).collect()
+        };
+        start(&mut queue, Kind::Send, 90, 0);
+        start(&mut queue, Kind::Receive, 80, 0);
+        start(&mut queue, Kind::Send, 10, 1);
+        assert_eq!(ends(&mut queue), [11, 80, 11], "a receive is not before a send");
+        start(&mut queue, Kind::Send, 10, 2);
+        start(&mut queue, Kind::Send, 60, 2);
+        assert_eq!(ends(&mut queue), [11, 80, 11, 12, 62]);
+        start(&mut queue, Kind::Send, 3, 3);
+        assert_eq!(ends(&mut queue), [6, 80, 6, 6, 6, 6]);
     }
 
     #[test]

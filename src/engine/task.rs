@@ -331,6 +331,13 @@ impl Task {
         all
     }
 
+    /// Whether all that its requests signalled is on its way, once they are over. Nothing of a receive in the queue is waited for: what
+    /// is left of it is a credit, behind bytes of other operations perhaps.
+    pub(super) fn is_flushed(&self, links: &Links, in_queue: bool) -> bool {
+        let is_left = |part: &&Part| in_queue && part.asked().call.kind == Kind::Receive;
+        self.parts[..self.count].iter().all(|part| is_left(&part) || part.is_flushed(links))
+    }
+
     /// Whether a source that a part waits for has been given back.
     pub(super) fn has_back(&self, links: &Links) -> bool {
         self.parts[..self.count].iter().any(|part| part.has_back(links))

@@ -128,7 +128,7 @@ pub(crate) struct Watch {
     expiry: Option<Inquiry>,
     /// The question for the early report; none before it is due and after it was made.
     early: Option<Inquiry>,
-    reported: bool,
+    pub(super) reported: bool,
     /// Peers that had left when the task was looked at before, and when that was first seen.
     left: BTreeMap<Rank, Instant>,
 }
@@ -141,6 +141,16 @@ impl Watch {
     /// The operation was started now, whether it goes on yet or is behind another.
     pub(super) fn begin(&mut self, now: Instant) {
         self.started = Some(now);
+    }
+
+    /// The same, unless it is known when it was started.
+    pub(super) fn begin_by(&mut self, now: Instant) {
+        self.started.get_or_insert(now);
+    }
+
+    /// When it must have ended, where it is known when it was started.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.started.map(|started| started + self.timeout)
     }
 
     /// The operation must end within `timeout` from now on, if that is sooner than it must anyway.
@@ -276,11 +286,17 @@ fn left(engine: &Engine, rank: Rank, operation: Operation) -> Error {
 }
 
 /// Long before it fails, an operation that does not end is reported once.
-fn early_report(task: &mut Task, engine: &Engine, now: Instant, waited: Duration) {
+fn early_report(task: &mut Task, engine: &mut Engine, now: Instant, waited: Duration) {
     if task.watch.reported || waited < engine.settings.report_after {
         return;
     }
-    let group = &engine.group;
+    // A report has all that a rank has under way: one since this operation began is of this one too.
+    if engine.reported.is_some_and(|at| now.saturating_duration_since(at) <= waited) {
+        task.watch.reported = true;
+        task.watch.early = None;
+        return;
+    }
+    let group = &engine.group.clone();
     let operation = asked_about(task);
     let inquiry = task.watch.early.get_or_insert_with(|| Inquiry::start(group, now + ANSWERS));
     if !inquiry.is_over(group, now) {
@@ -289,6 +305,7 @@ fn early_report(task: &mut Task, engine: &Engine, now: Instant, waited: Duration
     let report = group.located(analyse(&inquiry.evidence(group, operation, waited)));
     task.watch.reported = true;
     task.watch.early = None;
+    engine.reported = Some(now);
     // All ranks that wait find the same; one of them says it aloud.
     let first = report.ranks.iter().find(|rank| rank.waiting.is_some()).map(|rank| rank.rank);
     if first.is_none_or(|first| first == group.rank) {
@@ -468,6 +485,32 @@ mod tests {
     use consort_control::recorder::AgedEntry;
     use consort_settings::options::Settings;
     use consort_types::call::Call;
+
+    /// Of two messages that never come, the second started while the first waited.
+    #[test]
+    fn one_report_is_made_for_all_that_is_under_way() {
+        let limit = Duration::from_millis(600);
+        let options = Options::default().timeout(Duration::from_secs(60)).report_after(limit);
+        let ranks = Communicator::local_with(3, &options).expect("ranks");
+        let core = ranks[0].core();
+        let first = ranks[0].start_receive(vec![0u8; 10], 1).expect("started");
+        std::thread::sleep(limit / 2);
+        let second = ranks[0].start_receive(vec![0u8; 10], 2).expect("started");
+        let reported = || core.idle_engine().reports_of_queued();
+        let until = |ready: &dyn Fn(&[bool]) -> bool| {
+            let began = Instant::now();
+            while !ready(&reported()) {
+                assert!(began.elapsed() < Duration::from_secs(50), "no report is made");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        until(&|reported| reported.contains(&true));
+        let report = core.group.report().expect("a report");
+        until(&|reported| *reported == [true, true]);
+        assert!(Arc::ptr_eq(&report, &core.group.report().expect("a report")), "another one was made");
+        ranks[0].abort("enough");
+        assert!(first.wait().is_err() && second.wait().is_err());
+    }
 
     #[test]
     fn a_link_that_breaks_blames_only_those_who_left_too_early() {

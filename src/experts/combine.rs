@@ -2,7 +2,7 @@
 
 use consort_kernels::rows::{Real, Term, dot, scale, weighted_sum};
 
-use super::dispatch::{Dispatched, check_length};
+use super::dispatch::Dispatched;
 use super::leg::{Leg, Way};
 use super::{Experts, Traffic};
 use consort_types::error::Result;
@@ -16,8 +16,9 @@ impl<T: Real> Experts<T> {
     /// calls on the same hosts give the same bits, whatever the route.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for lengths that do not fit or the handle of other experts;
-    /// [`Error::Mismatch`](crate::Error::Mismatch) or [`Error::Aborted`](crate::Error::Aborted) where ranks pass handles of different
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for lengths that do not fit or the handle of other experts: the other
+    /// ranks get [`Error::Aborted`](crate::Error::Aborted) with the rank and what is wrong there, as no counts are exchanged with which
+    /// they could hear of it and go on. [`Error::Mismatch`](crate::Error::Mismatch) or [`Error::Aborted`](crate::Error::Aborted) where ranks pass handles of different
     /// dispatches; otherwise as every collective.
     pub fn combine(&mut self, handle: &Dispatched<T>, outputs: &[T], sums: &mut [T]) -> Result<Traffic> {
         self.add_up("combine", handle, outputs, true, sums)
@@ -51,10 +52,12 @@ impl<T: Real> Experts<T> {
         of_outputs: &mut Vec<T>,
         of_weights: &mut [T::Sum],
     ) -> Result<Traffic> {
-        self.check_handle(handle)?;
         let options = self.layout.options;
-        check_length("combine_gradient", "outputs", outputs.len(), handle.rows() * options.hidden)?;
-        check_length("combine_gradient", "of_weights", of_weights.len(), handle.tokens * options.top_k)?;
+        let lengths = [
+            ("outputs", outputs.len(), handle.rows() * options.hidden),
+            ("of_weights", of_weights.len(), handle.tokens * options.top_k),
+        ];
+        self.check_along("combine_gradient", handle, &lengths)?;
         let traffic = self.dispatch_again(handle, gradients, of_outputs)?;
         let mut products = Vec::with_capacity(handle.rows());
         for (row, weight) in handle.last.grouped.iter().zip(&handle.last.weights) {
@@ -103,10 +106,12 @@ impl<T: Real> Experts<T> {
         weighted: bool,
         sums: &mut [T],
     ) -> Result<Traffic> {
-        self.check_handle(handle)?;
         let hidden = self.layout.options.hidden;
-        check_length(call, "the rows of experts", outputs.len(), handle.rows() * hidden)?;
-        check_length(call, "the rows of tokens", sums.len(), handle.tokens * hidden)?;
+        let lengths = [
+            ("the rows of experts", outputs.len(), handle.rows() * hidden),
+            ("the rows of tokens", sums.len(), handle.tokens * hidden),
+        ];
+        self.check_along(call, handle, &lengths)?;
         let way = Way { comm: &self.comm, layout: &handle.layout, number: handle.number };
         let (own, mut traffic) = (handle.layout.rank as usize, Traffic::default());
         for (number, leg) in handle.legs.iter().enumerate().rev() {

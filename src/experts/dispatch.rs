@@ -7,6 +7,7 @@ use consort_memory::{Span, SpanMut};
 
 use super::layout::Layout;
 use super::leg::{Leg, Places, Way};
+use super::refusal::{self, Cause, Refusal, Refused};
 use super::stage::{Row, Stage, starts_of};
 use super::{Experts, Payload, Traffic};
 use consort_types::error::{Error, Result};
@@ -113,8 +114,8 @@ impl<T: Real> Experts<T> {
     /// then by token, then by choice ([`Dispatched::counts`] rows of each expert).
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for lengths that do not fit, more tokens than agreed, or an expert that does not exist; otherwise
-    /// as every collective.
+    /// [`Error::InvalidArgument`] on all ranks where those of one do not fit (lengths, more tokens than agreed, an expert that does not
+    /// exist), with its rank and what is wrong there: nothing is moved, and the communicator goes on. Otherwise as every collective.
     pub fn dispatch(
         &mut self,
         tokens: &[T],
@@ -123,8 +124,15 @@ impl<T: Real> Experts<T> {
         grouped: &mut Vec<T>,
     ) -> Result<Dispatched<T>> {
         let layout = self.layout.clone();
-        let count = self.check_tokens(tokens, indices, weights)?;
-        let (stage, slots, dropped_tokens) = chosen(&layout, indices, weights);
+        // A rank that refuses takes part without tokens, and says so where others say how many they have.
+        let (refused, count) = match self.check_tokens(tokens, indices, weights) {
+            Ok(count) => (None, count),
+            Err(refused) => (Some(refused), 0),
+        };
+        let mut refusal = refused.as_ref().map(|refused| refused.refusal);
+        let tokens = &tokens[..count * layout.options.hidden];
+        let choices = ..count * layout.options.top_k;
+        let (stage, slots, dropped_tokens) = chosen(&layout, &indices[choices], &weights[choices]);
         self.number += 1;
         let way = Way { comm: &self.comm, layout: &layout, number: self.number };
         let mut places = match layout.options.payload {
@@ -140,12 +148,15 @@ impl<T: Real> Experts<T> {
         };
         let (mut legs, mut traffic, mut stage) = (Vec::new(), Traffic::default(), stage);
         for (stretch, buffers) in layout.stretches().iter().zip(&mut self.buffers) {
-            let gone = Leg::first(way, *stretch, &stage, &places, buffers)?;
+            let gone = Leg::first(way, *stretch, &stage, &places, refusal, buffers)?;
             places.add(&buffers.received, gone.starts);
             legs.push(gone.leg);
             traffic = traffic.and(gone.traffic);
-            stage = gone.stage;
+            refusal = refusal::first(refusal, gone.refusal);
+            // Rows of a dispatch that is refused are not handed on.
+            stage = if refusal.is_none() { gone.stage } else { Stage::new() };
         }
+        refusal::end(refused, refusal, "dispatch", &layout.options)?;
         let last = Last::of(&layout, stage);
         spread(&last, &places, layout.options.payload, layout.options.hidden, grouped);
         let (tokens, number) = (count, self.number);
@@ -156,16 +167,16 @@ impl<T: Real> Experts<T> {
     /// [`Experts::dispatch`] had those of its tokens. Nothing but rows is exchanged.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for lengths that do not fit or the handle of other experts; otherwise as every collective.
+    /// [`Error::InvalidArgument`] for lengths that do not fit or the handle of other experts: the other ranks get
+    /// [`Error::Aborted`] with the rank and what is wrong there. Otherwise as every collective.
     pub fn dispatch_again(
         &mut self,
         handle: &Dispatched<T>,
         tokens: &[T],
         grouped: &mut Vec<T>,
     ) -> Result<Traffic> {
-        self.check_handle(handle)?;
         let hidden = self.layout.options.hidden;
-        check_length("dispatch_again", "tokens", tokens.len(), handle.tokens * hidden)?;
+        self.check_along("dispatch_again", handle, &[("tokens", tokens.len(), handle.tokens * hidden)])?;
         let way = Way { comm: &self.comm, layout: &handle.layout, number: handle.number };
         let mut places = Places::new(Span::of(tokens), hidden * size_of::<T>());
         let mut traffic = Traffic::default();
@@ -189,30 +200,57 @@ impl<T: Real> Experts<T> {
         ))
     }
 
+    /// That the arguments of a call along a handle fit: the handle, and of each buffer what it is, how long it is and has to be. No counts
+    /// are exchanged in which the other ranks could hear that they do not, so the communicator ends with the reason.
+    pub(super) fn check_along(
+        &self,
+        call: &str,
+        handle: &Dispatched<T>,
+        lengths: &[(&str, usize, usize)],
+    ) -> Result<()> {
+        let mut checks =
+            lengths.iter().map(|(what, length, needed)| check_length(call, what, *length, *needed));
+        let Err(error) = self.check_handle(handle).and_then(|()| checks.try_for_each(|check| check)) else {
+            return Ok(());
+        };
+        if self.comm.size() > 1 {
+            self.comm.abort(&format!("{call} refused its arguments: {error}"));
+        }
+        Err(error)
+    }
+
     /// How many tokens there are.
-    fn check_tokens(&self, tokens: &[T], indices: &[i32], weights: &[T::Sum]) -> Result<usize> {
+    fn check_tokens(
+        &self,
+        tokens: &[T],
+        indices: &[i32],
+        weights: &[T::Sum],
+    ) -> std::result::Result<usize, Refused> {
         let options = &self.layout.options;
         let count = tokens.len() / options.hidden;
-        check_length("dispatch", "tokens", tokens.len(), count * options.hidden)?;
+        let rank = self.layout.rank;
+        let refused = |cause: Cause, number: usize| {
+            move |error: Error| Refused { refusal: Refusal::new(rank, cause, number), error }
+        };
+        let check = |what: &str, cause: Cause, length: usize, needed: usize| {
+            check_length("dispatch", what, length, needed).map_err(refused(cause, length))
+        };
+        check("tokens", Cause::Tokens, tokens.len(), count * options.hidden)?;
         if count > options.tokens_max {
-            return Err(Error::invalid(
+            return Err(refused(Cause::Count, count)(Error::invalid(
                 format!("dispatch: {count} tokens, and at most {} were agreed on", options.tokens_max),
                 "dispatch them in several calls, or make experts for more tokens",
-            ));
+            )));
         }
-        check_length("dispatch", "indices", indices.len(), count * options.top_k)?;
-        check_length("dispatch", "weights", weights.len(), count * options.top_k)?;
+        check("indices", Cause::Indices, indices.len(), count * options.top_k)?;
+        check("weights", Cause::Weights, weights.len(), count * options.top_k)?;
         let wrong = indices.iter().position(|index| *index >= 0 && index.cast_unsigned() >= options.experts);
         if let Some(at) = wrong {
-            return Err(Error::invalid(
-                format!(
-                    "dispatch: token {} chooses expert {}, and there are {}",
-                    at / options.top_k,
-                    indices[at],
-                    options.experts
-                ),
+            let (token, expert) = (at / options.top_k, indices[at].cast_unsigned());
+            return Err(refused(Cause::Expert, expert as usize)(Error::invalid(
+                format!("dispatch: token {token} chooses expert {expert}, and there are {}", options.experts),
                 "experts count from 0 over all ranks; a negative index is an absent choice",
-            ));
+            )));
         }
         Ok(count)
     }

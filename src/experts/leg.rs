@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! forward, a message      number of the dispatch │ how many rows, how many words │ words of choices │ rows      (bytes)
+//!         of a refusal    number of the dispatch │ the refusal                                         (bytes; slots only)
 //! forward again           number of the dispatch │ rows                                                         (bytes)
 //! back                    number of the dispatch │ a row, or a number, for each that came               (elements)
 //! ```
@@ -14,6 +15,7 @@ use consort_kernels::rows::Real;
 use consort_memory::{Span, SpanMut};
 
 use super::layout::{HEADER_BYTES, Layout, Stretch};
+use super::refusal::{self, Refusal};
 use super::stage::{Lists, Stage, starts_of};
 use super::{Exchange, Traffic};
 use crate::Rank;
@@ -108,10 +110,12 @@ pub(super) struct Gone<W> {
     pub(super) stage: Stage<W>,
     pub(super) starts: Vec<usize>,
     pub(super) traffic: Traffic,
+    /// What another rank said in place of its counts.
+    pub(super) refusal: Option<Refusal>,
 }
 
 impl Leg {
-    /// Sends the rows of a stage on, with their choices.
+    /// Sends the rows of a stage on, with their choices; or a refusal, where the stage has none.
     ///
     /// # Errors
     /// Those of the communicator; [`Error::Internal`] where what came makes no sense.
@@ -120,6 +124,7 @@ impl Leg {
         stretch: Stretch,
         stage: &Stage<T::Sum>,
         places: &Places<'_>,
+        refusal: Option<Refusal>,
         buffers: &mut Buffers<T>,
     ) -> Result<Gone<T::Sum>> {
         let layout = way.layout;
@@ -131,12 +136,12 @@ impl Leg {
             rows => HEADER_BYTES + words[rank].len() * size_of::<u32>() + rows * layout.row_bytes,
         };
         let own = layout.rank as usize;
-        let (lengths, expected) = match layout.exchange {
-            Exchange::Slots => (layout.slots(stretch, true), layout.slots(stretch, false)),
+        let (lengths, (expected, of_counts)) = match layout.exchange {
+            Exchange::Slots => (layout.slots(stretch, true), (layout.slots(stretch, false), None)),
             Exchange::Counted => {
                 let here: Vec<usize> =
                     (0..words.len()).map(|rank| if rank == own { 0 } else { message(rank) }).collect();
-                let there = exchange_lengths(way, stretch, &here, &mut traffic)?;
+                let there = exchange_lengths(way, stretch, &here, refusal, &mut traffic)?;
                 (here, there)
             }
         };
@@ -151,7 +156,7 @@ impl Leg {
                 at += from.len();
             };
             put(Span::of(&[way.number]));
-            put(Span::of(&[rows as u32, words.len() as u32]));
+            put(Span::of(&refusal.map_or([rows as u32, words.len() as u32], Refusal::halves)));
             put(Span::of(words));
             for row in &lists.rows[first_rows[to]..][..rows] {
                 put(places.row(stage.rows[*row as usize].at));
@@ -161,12 +166,12 @@ impl Leg {
         let into = room(&mut buffers.received, expected.iter().sum());
         exchange(way.comm, &buffers.sent[..total], &lengths, into, &expected)?;
         let sent_at = lists.rows.iter().map(|row| stage.rows[*row as usize].at).collect();
-        let Arrived { stage: next, starts, rows: received, choices: choices_received } =
+        let Arrived { stage: next, starts, rows: received, choices: choices_received, refusal: of_slots } =
             arrivals(way, stretch, (stage, &lists), places.count() as u32, into, &expected)?;
         let (back, back_ends) = contributions::<T>(layout, stage.rows.len(), &lists);
         let Lists { row_counts: sent, choices, choice_counts: choices_sent, .. } = lists;
         let leg = Leg { sent_at, sent, received, choices, choices_sent, choices_received, back, back_ends };
-        Ok(Gone { leg, stage: next, starts, traffic })
+        Ok(Gone { leg, stage: next, starts, traffic, refusal: refusal::first(of_counts, of_slots) })
     }
 
     /// Sends other rows along the leg: where in the buffers each begins.
@@ -334,13 +339,14 @@ fn words_of<W: Real>(layout: &Layout, stage: &Stage<W>, lists: &Lists) -> Vec<Ve
     lists.row_counts.iter().enumerate().map(words).collect()
 }
 
-/// Lets each rank know how long the messages are that it gets.
+/// Lets each rank know how long the messages are that it gets, or that there are none because a rank refused.
 fn exchange_lengths(
     way: Way<'_>,
     stretch: Stretch,
     lengths: &[usize],
+    refusal: Option<Refusal>,
     traffic: &mut Traffic,
-) -> Result<Vec<usize>> {
+) -> Result<(Vec<usize>, Option<Refusal>)> {
     let (layout, own) = (way.layout, way.layout.rank);
     let meets = |from_here: bool| -> Vec<usize> {
         let one = |other| {
@@ -351,14 +357,17 @@ fn exchange_lengths(
     };
     let (sent, received) = (meets(true), meets(false));
     let words = lengths.iter().zip(&sent).filter(|(_, count)| **count > 0);
-    let words: Vec<u64> = words.map(|(length, _)| *length as u64).collect();
+    let words: Vec<u64> = words.map(|(length, _)| refusal.map_or(*length as u64, Refusal::word)).collect();
     let mut heard = vec![0u64; received.iter().sum()];
     exchange(way.comm, &words, &sent, &mut heard, &received)?;
     traffic.add(layout, &sent.iter().map(|count| count * size_of::<u64>()).collect::<Vec<_>>());
-    let mut heard = heard.into_iter();
+    let (mut heard, mut refusal) = (heard.into_iter(), None);
     let mut lengths = Vec::new();
     for (from, count) in (0..).zip(&received) {
-        let length = if *count > 0 { heard.next().unwrap_or(0) as usize } else { 0 };
+        let word = if *count > 0 { heard.next().unwrap_or(0) } else { 0 };
+        let said = Refusal::of(word);
+        refusal = refusal::first(refusal, said);
+        let length = if said.is_some() { 0 } else { word as usize };
         let most = layout.message_bytes_max(layout.rows_max(stretch, from, own));
         let is_none = length == 0;
         if !is_none && (from == own || !(HEADER_BYTES..=most).contains(&length)) {
@@ -366,7 +375,7 @@ fn exchange_lengths(
         }
         lengths.push(length);
     }
-    Ok(lengths)
+    Ok((lengths, refusal))
 }
 
 /// Blocks of these lengths, from all ranks to all ranks.
@@ -394,6 +403,7 @@ struct Arrived<W> {
     /// How many rows and choices each rank sent.
     rows: Vec<usize>,
     choices: Vec<usize>,
+    refusal: Option<Refusal>,
 }
 
 /// The stage behind a leg, read from what came.
@@ -408,7 +418,7 @@ fn arrivals<W: Real>(
     let (layout, own) = (way.layout, way.layout.rank as usize);
     let bytes = Span::of(received);
     let mut next = Stage::new();
-    let (mut starts, mut rows, mut choices) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut starts, mut rows, mut choices, mut refusal) = (Vec::new(), Vec::new(), Vec::new(), None);
     for (from, start) in starts_of(lengths).into_iter().enumerate() {
         let (rows_before, choices_before) = (next.rows.len(), next.experts.len());
         if from == own {
@@ -418,7 +428,10 @@ fn arrivals<W: Real>(
             let mut head = [0u32; HEADER_BYTES / size_of::<u32>()];
             SpanMut::of(&mut head).copy_from(bytes.slice(start, HEADER_BYTES));
             check_number(way, from as Rank, bytes.slice(start, NUMBER_BYTES))?;
-            let [count, words] = [head[2], head[3]].map(|word| word as usize);
+            let said = Refusal::of_halves([head[2], head[3]]);
+            refusal = refusal::first(refusal, said);
+            let counts = if said.is_some() { [0; 2] } else { [head[2], head[3]] };
+            let [count, words] = counts.map(|word| word as usize);
             let words_bytes = words.saturating_mul(size_of::<u32>());
             let needed = count.saturating_mul(layout.row_bytes).saturating_add(words_bytes);
             if needed > lengths[from] - HEADER_BYTES {
@@ -434,7 +447,7 @@ fn arrivals<W: Real>(
         rows.push(next.rows.len() - rows_before);
         choices.push(next.experts.len() - choices_before);
     }
-    Ok(Arrived { stage: next, starts, rows, choices })
+    Ok(Arrived { stage: next, starts, rows, choices, refusal })
 }
 
 /// What comes back for each row before a leg: places among what is returned with the host, in the order of hosts and ranks; and

@@ -16,6 +16,7 @@ mod combine;
 mod dispatch;
 mod layout;
 mod leg;
+mod refusal;
 mod stage;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,7 @@ use consort_types::error::{Error, Result, list};
 pub use dispatch::Dispatched;
 use layout::Layout;
 use leg::Buffers;
+use refusal::{Cause, Refusal, Refused};
 
 /// Which way rows go between ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -227,7 +229,8 @@ pub struct Load {
 /// calls can be made.
 ///
 /// # Failure
-/// As of every collective. Where ranks pass handles of different dispatches the communicator is [aborted](Communicator::abort)
+/// As of every collective. What is wrong with one rank's arguments is an error of all ranks, which names it; a dispatch that is refused
+/// leaves the communicator as it is. Where ranks pass handles of different dispatches the communicator is [aborted](Communicator::abort)
 /// with the ranks and both numbers, as soon as rows of the two meet.
 #[derive(Debug)]
 pub struct Experts<T: Real> {
@@ -292,13 +295,21 @@ impl<T: Real> Experts<T> {
     /// want it pay for it.
     ///
     /// # Errors
-    /// As [`Experts::combine`].
+    /// [`Error::InvalidArgument`] on all ranks where one passes the handle of other experts; otherwise as every collective.
     pub fn load(&mut self, handle: &Dispatched<T>) -> Result<Load> {
-        self.check_handle(handle)?;
-        let mut mine: Vec<u64> = handle.counts().iter().map(|count| *count as u64).collect();
+        let rank = self.layout.rank;
+        let refused = self.check_handle(handle).err();
+        let refused = refused.map(|error| Refused { refusal: Refusal::new(rank, Cause::Handle, 0), error });
+        let mut mine = vec![0u64; self.layout.experts_per_rank as usize];
+        match &refused {
+            Some(refused) => mine[0] = refused.refusal.word(),
+            None => mine.iter_mut().zip(handle.counts()).for_each(|(word, count)| *word = *count as u64),
+        }
         mine.extend([handle.absent() as u64, handle.dropped_tokens() as u64]);
         let mut all = vec![0u64; mine.len() * self.comm.size() as usize];
         self.comm.all_gather(&mine, &mut all)?;
+        let refusal = all.chunks_exact(mine.len()).find_map(|words| Refusal::of(words[0]));
+        refusal::end(refused, refusal, "load", &self.layout.options)?;
         let (mut rows, mut absent, mut dropped_tokens) = (Vec::new(), 0, 0);
         for said in all.chunks_exact(mine.len()) {
             let (counts, rest) = said.split_at(mine.len() - 2);

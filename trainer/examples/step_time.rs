@@ -6,7 +6,7 @@
 use std::error::Error;
 
 use consort_trainer::model::{Model, Ranks, Shape};
-use consort_trainer::optimizer::{AdamW, Moments, Share, clipping, square_norm};
+use consort_trainer::optimizer::{AdamW, Moments, Portion, clipping, square_norm};
 use consort_trainer::parameters::{Local, Present, Values};
 use consort_trainer::text::{Text, VOCABULARY};
 use nix::sys::time::TimeValLike;
@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (layout, text) = (model.layout(), Text::bundled(sequence)?);
     let (mut weights, mut gradients) = (Values::begin(layout, 1)?, Values::zeros(layout)?);
     let (mut kept, mut room) = (model.activations(0, batch), model.workspace(batch));
-    let (mut moments, alone) = (Moments::new(layout, Share::WHOLE)?, Ranks::alone(sequence));
+    let (mut moments, alone) = (Moments::new(layout, Portion::WHOLE)?, Ranks::alone(sequence));
     let mut best = [f64::INFINITY; 4];
     for step in 0..steps {
         let data = text.batch(1, step, 0..batch, sequence);
@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let given = (&data.tokens[..], &data.targets[..], 1.0 / data.tokens.len() as f32);
         model.backward(0, (&mut present, &alone), given, (&mut kept, &mut room), &mut local)?;
         let backward = now();
-        let norm = square_norm(layout, |_| Share::WHOLE, 0, |bucket| gradients.bucket(bucket)).sqrt();
+        let norm = square_norm(layout, Portion::WHOLE, 0, |bucket| gradients.bucket(bucket)).sqrt();
         let mut update = moments.step(&AdamW::default(), 1e-3, clipping(norm, 1.0));
         for bucket in 0..layout.buckets() {
             update.bucket(layout, bucket, weights.bucket_mut(bucket), gradients.bucket(bucket));

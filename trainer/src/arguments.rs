@@ -211,6 +211,22 @@ pub struct Arguments {
     #[arg(long)]
     pub elastic: bool,
 
+    /// Processes that are started in the place of killed ones, at most, with --ranks: they are taken in between two steps
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = up_to(1 << 20), requires = "elastic")]
+    pub restart: usize,
+
+    /// A socket of this host at which new ranks ask to be taken in, of any launcher [default with --restart: one of its own]
+    #[arg(long, value_name = "PATH", requires = "elastic")]
+    pub door: Option<PathBuf>,
+
+    /// This process is a new rank of the run at --door, whose other options it is given too, --ranks among them
+    #[arg(long, requires = "door")]
+    pub join: bool,
+
+    /// Fewer ranks take no step: they wait for new ones
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024), requires = "elastic")]
+    pub least_ranks: u32,
+
     /// Where the loss of each step goes, one a line
     #[arg(long, value_name = "FILE")]
     pub losses: Option<PathBuf>,
@@ -275,6 +291,16 @@ impl Arguments {
     /// # Errors
     /// [`Error::Configuration`] for numbers that make no sense, or do not fit each other.
     pub fn run(&self, ranks: u32) -> Result<Run> {
+        let run = self.asked(ranks)?;
+        run.check(ranks)?;
+        Ok(run)
+    }
+
+    /// The same, which another number of ranks may share.
+    ///
+    /// # Errors
+    /// [`Error::Configuration`] for numbers that make no sense.
+    pub fn asked(&self, ranks: u32) -> Result<Run> {
         let positive = [("--rate", self.rate), ("--temperature", self.temperature)];
         let shares = [("--least", self.least), ("--weight-decay", self.weight_decay)];
         let fault = if let Some((name, value)) =
@@ -308,7 +334,7 @@ impl Arguments {
             norm_epsilon: 1e-5,
         };
         shape.check()?;
-        let run = Run {
+        Ok(Run {
             shape,
             products: if self.precision == Precision::Bf16 { Products::Bf16 } else { Products::Exact },
             degrees: self.degrees(ranks),
@@ -327,9 +353,7 @@ impl Arguments {
             },
             clip: self.clip,
             seed: self.seed,
-        };
-        run.check(ranks)?;
-        Ok(run)
+        })
     }
 }
 
@@ -373,10 +397,9 @@ mod tests {
             "--experts 4 --top-k 5",
             "--experts 4 --top-k 0",
             "--experts 4 --tp 2",
-            "--experts 4 --ep 2 --zero 1",
             "--pp 3",
             "--pp 4 --layers 3",
-            "--pp 2 --tied",
+            "--pp 2 --tied --zero 1",
             "--pp 2 --chunks 2",
             "--pp 2 --schedule gpipe --chunks 2",
             "--pp 2 --schedule interleaved",
@@ -392,6 +415,9 @@ mod tests {
             "--pp 0",
             "--resume",
             "--every 2",
+            "--restart 2",
+            "--elastic --join",
+            "--elastic --least-ranks 0",
             "--checkpoint d --every 0",
             "--checkpoint d --keep 0",
         ] {

@@ -33,7 +33,7 @@ pub enum Error {
     File {
         /// The file.
         path: String,
-        /// `read`, `written`, `made` or `removed`.
+        /// `read`, `written`, `made`, `removed` or `found`.
         verb: &'static str,
         /// What the system says.
         error: std::io::Error,

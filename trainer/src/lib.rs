@@ -38,6 +38,7 @@ pub mod chart;
 pub mod checkpoint;
 pub mod config;
 pub mod demand;
+pub mod door;
 pub mod elastic;
 pub mod error;
 pub mod launch;

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::error::Result;
 use crate::number::{Number, with_vectors};
-use crate::parameters::{Layout, ParameterId, Shared, Values};
+use crate::parameters::{Group, Layout, ParameterId, Values};
 
 /// The numbers of AdamW (Loshchilov and Hutter, 2019).
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -88,11 +88,38 @@ impl Share {
     }
 }
 
-/// The square of the norm of a share of the gradient; `share` is that of a bucket, and `of` gives its elements. The sum over all shares, and over
-/// the ranks that share layers, is that of the whole: what tensor ranks all have is counted by their first.
+/// A rank's shares of buckets: the ranks that have the same share them, and experts are on fewer ranks than the rest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Portion {
+    /// Of the buckets of [`Group::All`].
+    pub all: Share,
+    /// Of those of [`Group::Experts`].
+    pub experts: Share,
+}
+
+impl Portion {
+    /// All elements of all buckets.
+    pub const WHOLE: Portion = Portion { all: Share::WHOLE, experts: Share::WHOLE };
+
+    /// The share of a bucket.
+    pub fn of(&self, layout: &Layout, bucket: usize) -> Share {
+        match layout.group(bucket) {
+            Group::All => self.all,
+            Group::Experts => self.experts,
+        }
+    }
+
+    /// The shares of all buckets.
+    pub fn shares(&self, layout: &Layout) -> Vec<Share> {
+        (0..layout.buckets()).map(|bucket| self.of(layout, bucket)).collect()
+    }
+}
+
+/// The square of the norm of a rank's portion of the gradient; `of` gives the elements of its share of a bucket. The sum over all shares, and over
+/// the ranks that share layers, is that of the whole: what several of them have is counted by one.
 pub fn square_norm<'a, T: Number>(
     layout: &Layout,
-    share: impl Fn(usize) -> Share,
+    portion: Portion,
     tensor: usize,
     of: impl Fn(usize) -> &'a [T],
 ) -> f64 {
@@ -100,15 +127,14 @@ pub fn square_norm<'a, T: Number>(
         // In f64: eight partial sums make the loop a vector, in one order.
         let mut lanes = [0f64; 8];
         let bucket = layout.bucket(id);
-        for chunk in of(bucket)[share(bucket).within(layout, id)].chunks(8) {
+        for chunk in of(bucket)[portion.of(layout, bucket).within(layout, id)].chunks(8) {
             for (lane, value) in lanes.iter_mut().zip(chunk) {
                 *lane += value.wide() * value.wide();
             }
         }
         lanes.iter().sum::<f64>()
     };
-    let counted =
-        layout.parameters().filter(|(_, parameter)| tensor == 0 || parameter.shared == Shared::Split);
+    let counted = layout.parameters().filter(|(_, parameter)| parameter.is_counted(tensor));
     counted.map(|(id, _)| squares(id)).sum()
 }
 
@@ -117,9 +143,9 @@ pub fn clipping(norm: f64, bound: f64) -> f64 {
     if bound > 0.0 { (bound / (norm + 1e-6)).min(1.0) } else { 1.0 }
 }
 
-/// The moments of a share of the parameters.
+/// The moments of a rank's portion of the parameters.
 pub struct Moments<T: Number> {
-    share: Share,
+    portion: Portion,
     mean: Values<T>,
     square: Values<T>,
     steps: i32,
@@ -142,9 +168,9 @@ impl<T: Number> Moments<T> {
     ///
     /// # Errors
     /// [`Error::Memory`](crate::error::Error::Memory) where there are no pages.
-    pub fn new(layout: &Layout, share: Share) -> Result<Self> {
-        let zeros = || Values::shares(layout, share.ranks);
-        Ok(Moments { share, mean: zeros()?, square: zeros()?, steps: 0 })
+    pub fn new(layout: &Layout, portion: Portion) -> Result<Self> {
+        let zeros = || Values::shares(layout, |bucket| portion.of(layout, bucket).ranks);
+        Ok(Moments { portion, mean: zeros()?, square: zeros()?, steps: 0 })
     }
 
     /// The means of gradients and of their squares.
@@ -190,7 +216,8 @@ pub struct Update<'a, T: Number> {
 impl<T: Number> Update<'_, T> {
     /// The step of a bucket, once: `weights` move against `gradients`. Both are the share's elements.
     pub fn bucket(&mut self, layout: &Layout, bucket: usize, weights: &mut [T], gradients: &[T]) {
-        let Moments { share, mean, square, .. } = &mut *self.moments;
+        let Moments { portion, mean, square, .. } = &mut *self.moments;
+        let share = portion.of(layout, bucket);
         let (mean, square) = (mean.bucket_mut(bucket), square.bucket_mut(bucket));
         for (id, parameter) in layout.parameters().filter(|(id, _)| layout.bucket(*id) == bucket) {
             let factors = if parameter.decays() { self.decaying } else { self.plain };
@@ -249,7 +276,7 @@ mod tests {
             let of_rank = |rank| {
                 let share = Share { rank, ranks: 3 };
                 let of = |bucket| &gradients.bucket(bucket)[share.of(layout.bucket_elements(bucket))];
-                square_norm(&layout, |_| share, tensor, of)
+                square_norm(&layout, Portion { all: share, ..Portion::WHOLE }, tensor, of)
             };
             (0..3).map(of_rank).sum::<f64>()
         };
@@ -264,10 +291,10 @@ mod tests {
         let mut gradients = Values::zeros(&layout).unwrap();
         let ids: Vec<_> = layout.parameters().map(|(id, _)| id).collect();
         ids.iter().for_each(|id| gradients.of_mut(&layout, *id).fill(-3.0));
-        let norm = square_norm(&layout, |_| Share::WHOLE, 0, |bucket| gradients.bucket(bucket));
+        let norm = square_norm(&layout, Portion::WHOLE, 0, |bucket| gradients.bucket(bucket));
         assert!((norm - 12.0 * 9.0).abs() < 1e-12);
         let adamw = AdamW { weight_decay: 0.5, ..AdamW::default() };
-        let mut moments = Moments::new(&layout, Share::WHOLE).unwrap();
+        let mut moments = Moments::new(&layout, Portion::WHOLE).unwrap();
         let mut update = moments.step(&adamw, 0.1, 1.0);
         for bucket in 0..layout.buckets() {
             update.bucket(&layout, bucket, weights.bucket_mut(bucket), gradients.bucket(bucket));

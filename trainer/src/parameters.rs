@@ -49,6 +49,15 @@ pub enum Group {
     Experts,
 }
 
+/// Which of two ranks of a pipeline has a parameter that both have: the embedding, where it is the last matrix too.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Twin {
+    /// The first one, which counts it.
+    First,
+    /// The last one, which has a copy.
+    Copy,
+}
+
 /// A parameter of a model, and what this rank has of it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Parameter {
@@ -64,6 +73,8 @@ pub struct Parameter {
     pub shared: Shared,
     /// Who sums its gradient.
     pub group: Group,
+    /// Which of two ranks this is, where one other rank of the pipeline has the same, and both gradients are added up.
+    pub twin: Option<Twin>,
     /// With which other weights it is needed; `None` where the model is one part.
     pub unit: Option<Unit>,
 }
@@ -79,6 +90,7 @@ impl Parameter {
             begin,
             shared: Shared::Same,
             group: Group::All,
+            twin: None,
             unit: None,
         }
     }
@@ -91,6 +103,12 @@ impl Parameter {
             self.shared = Shared::Split;
         }
         self
+    }
+
+    /// Whether the rank with this number among those that share each layer is to count it, where the whole model is put
+    /// together or added up.
+    pub fn is_counted(&self, tensor: usize) -> bool {
+        self.twin != Some(Twin::Copy) && (tensor == 0 || self.shared == Shared::Split)
     }
 
     /// The rows and columns that this rank has.
@@ -259,21 +277,21 @@ impl<T: Number> Values<T> {
     /// # Errors
     /// [`Error::Memory`](crate::error::Error::Memory) where there are no pages.
     pub fn zeros(layout: &Layout) -> Result<Self> {
-        Self::shares(layout, 1)
+        Self::shares(layout, |_| 1)
     }
 
-    /// Zeros for the share of each bucket that one of `ranks` ranks has. What is said by parameter is of all elements alone.
+    /// Zeros for the share of each bucket that one of its `ranks` ranks has. What is said by parameter is of all elements alone.
     ///
     /// # Errors
     /// As [`Values::zeros`].
-    pub fn shares(layout: &Layout, ranks: usize) -> Result<Self> {
+    pub fn shares(layout: &Layout, ranks: impl Fn(usize) -> usize) -> Result<Self> {
         let mut end = 0usize;
-        let range = |elements: &usize| {
+        let range = |(bucket, elements): (usize, &usize)| {
             let start = end.next_multiple_of(PAGE / size_of::<T>());
-            end = start + elements / ranks;
+            end = start + elements / ranks(bucket);
             start..end
         };
-        let buckets = layout.buckets.iter().map(range).collect();
+        let buckets = layout.buckets.iter().enumerate().map(range).collect();
         Ok(Values { memory: consort::alloc(end)?, buckets })
     }
 

@@ -11,6 +11,11 @@ const WEIGHT: f64 = 0.1;
 /// Lines of a run without a terminal.
 const LINES: usize = 10;
 
+/// The running mean after another loss.
+fn mean(before: f64, loss: f64) -> f64 {
+    before + WEIGHT * (loss - before)
+}
+
 /// The steps that were taken, and how the time was spent.
 pub struct Progress {
     bar: ProgressBar,
@@ -21,6 +26,8 @@ pub struct Progress {
     exposed: Duration,
     idle: Duration,
     in_steps: Duration,
+    /// How long each step took, and for how long it was exposed to communication.
+    times: Vec<[Duration; 2]>,
     loss: Option<f64>,
 }
 
@@ -39,6 +46,7 @@ impl Progress {
             exposed: Duration::ZERO,
             idle: Duration::ZERO,
             in_steps: Duration::ZERO,
+            times: Vec::new(),
             loss: None,
         }
     }
@@ -58,8 +66,8 @@ impl Progress {
         self.exposed += step.exchange.exposed;
         self.idle += step.idle;
         self.in_steps += step.elapsed;
-        let loss = self.loss.map_or(step.loss, |mean| mean + WEIGHT * (step.loss - mean));
-        self.loss = Some(loss);
+        self.times.push([step.elapsed, step.exchange.exposed]);
+        self.loss = Some(self.loss.map_or(step.loss, |before| mean(before, step.loss)));
         let text = self.text();
         self.bar.set_message(text.clone());
         self.bar.inc(1);
@@ -80,9 +88,24 @@ impl Progress {
         )
     }
 
+    /// What the losses were since the beginning.
+    pub fn learn(&mut self, losses: &[f64]) {
+        self.loss = losses.iter().copied().reduce(mean);
+    }
+
     /// The running mean of the losses.
     pub fn loss(&self) -> f64 {
         self.loss.unwrap_or(f64::NAN)
+    }
+
+    /// The medians of what a step took and of how long it was exposed to communication, on this rank. `None` before the first step.
+    pub fn medians(&self) -> Option<[Duration; 2]> {
+        let median = |which: usize| {
+            let mut times: Vec<Duration> = self.times.iter().map(|times| times[which]).collect();
+            times.sort_unstable();
+            times.get(times.len() / 2).copied()
+        };
+        Some([median(0)?, median(1)?])
     }
 
     /// Removes the bar.
@@ -117,6 +140,7 @@ mod tests {
         };
         let lines: Vec<String> = (0..35).filter_map(|_| progress.step(&step)).collect();
         assert_eq!(lines.len(), 10);
+        assert_eq!(progress.medians(), Some([elapsed, Duration::from_millis(1)]));
         assert!(lines[9].starts_with("step 35/35  loss 2.000"), "{lines:?}");
         assert!(lines[9].ends_with("compute 50.0 %, exposed communication 25.0 %, idle 25.0 %"), "{lines:?}");
     }

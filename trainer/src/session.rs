@@ -3,18 +3,19 @@
 use std::fs::OpenOptions;
 use std::ops::Range;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use consort::{Communicator, Launch, Rank, ReduceOp};
+use consort::{Communicator, Launch, Rank};
 
 use crate::arguments::{Arguments, Precision};
 use crate::chart::{Losses, draw, draw_step};
 use crate::checkpoint::Checkpoints;
 use crate::demand::{Available, Demand};
-use crate::elastic::{self, Source};
+use crate::door::{self, Door};
+use crate::elastic::{self, Role, Source, World, each_has_all, fit};
 use crate::error::{Error, Result};
 use crate::launch;
-use crate::mesh::together;
+use crate::mesh::{Degrees, together};
 use crate::model::Model;
 use crate::number::Number;
 use crate::parallel::replica::Memory;
@@ -22,7 +23,10 @@ use crate::progress::Progress;
 use crate::sample::{Drawing, write};
 use crate::text::{Text, shown};
 use crate::timeline::{Span, gather};
-use crate::train::{ByAxis, Kept, Run, Trainer};
+use crate::train::{ByAxis, Kept, Run, Trainer, fingerprint};
+
+/// The pause between two looks at the door of ranks that wait there.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// Trains: alone, as a rank of a job, or by starting ranks.
 ///
@@ -33,7 +37,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         launch::enter(parent)?;
     }
     // Before ranks are started: what is wrong is said once.
-    let job = Launch::detect()?;
+    let job = if arguments.join { None } else { Launch::detect()? };
     if let Some(job) = &job
         && arguments.ranks > 1
         && arguments.ranks != job.size
@@ -43,7 +47,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             "leave --ranks out under a launcher",
         ));
     }
-    let run = arguments.run(job.as_ref().map_or(arguments.ranks, |job| job.size))?;
+    let ranks = job.as_ref().map_or(arguments.ranks, |job| job.size);
+    let run = if arguments.join { arguments.asked(ranks)? } else { arguments.run(ranks)? };
+    check_elastic(arguments, &run, job.is_some())?;
     let text = match &arguments.text {
         Some(path) => Text::read(path, run.shape.sequence)?,
         None => Text::bundled(run.shape.sequence)?,
@@ -52,16 +58,15 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         check_places(arguments)?;
         check_memory(arguments, &run, 0..arguments.ranks)?;
     }
-    if run.degrees.expert > 1 && (arguments.checkpoint.is_some() || arguments.elastic) {
-        return Err(Error::configuration(
-            "experts that ranks share are not in checkpoints yet".into(),
-            "leave out --checkpoint and --elastic, or --ep",
-        ));
+    if job.is_none() && arguments.ranks > 1 && !arguments.join {
+        return launch::run(arguments.ranks, arguments.elastic, arguments.restart, arguments.door.as_deref());
     }
-    if job.is_none() && arguments.ranks > 1 {
-        return launch::run(arguments.ranks, arguments.elastic);
-    }
-    let comm = job.is_some().then(Communicator::from_launcher).transpose()?;
+    let comm = match &job {
+        Some(_) => Some(Communicator::from_launcher()?),
+        // A rank that is alone and lets others in.
+        None if arguments.door.is_some() && !arguments.join => Communicator::local(1)?.pop(),
+        None => None,
+    };
     // Rank 0 writes, and with lost ranks another may be it. The process that started this one has looked already.
     let writes = comm.as_ref().is_some_and(|comm| comm.rank() == 0 || arguments.elastic);
     let is_looked_at = arguments.started_by.is_some();
@@ -77,6 +82,22 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Precision::F32 | Precision::Bf16 => train::<f32>(arguments, run, &text, comm),
         Precision::F64 => train::<f64>(arguments, run, &text, comm),
     }
+}
+
+/// Whether ranks that go and come are possible.
+fn check_elastic(arguments: &Arguments, run: &Run, is_started: bool) -> Result<()> {
+    let lets_in = arguments.door.is_some() || arguments.restart > 0;
+    let fault = if lets_in && !each_has_all(run) && arguments.checkpoint.is_none() {
+        Some((
+            "new ranks have the state from a checkpoint where no rank has all of it",
+            "give --checkpoint, or leave out --door and --restart",
+        ))
+    } else if arguments.restart > 0 && !is_started && arguments.ranks == 1 && !arguments.join {
+        Some(("--restart is given, and this process starts no ranks", "give --ranks, or leave --restart out"))
+    } else {
+        None
+    };
+    fault.map_or(Ok(()), |(what, hint)| Err(Error::configuration(what.into(), hint)))
 }
 
 /// Whether this host holds what some ranks need.
@@ -118,8 +139,24 @@ struct Course<T: Number> {
     progress: Progress,
     /// The state that an earlier trainer has left, if its ranks have lost some.
     kept: Option<Kept<T>>,
-    /// Those that were lost, and when that was seen.
-    lost: Option<(Vec<Rank>, Instant)>,
+    /// What has happened since to the ranks.
+    change: Option<Change>,
+    /// When the last whole step was over.
+    stepped: Instant,
+    /// Where new ranks ask, on the first rank.
+    door: Option<Door>,
+}
+
+/// What happens to the ranks of a run.
+enum Change {
+    /// Some were lost, which was seen at this time, so long after the last whole step.
+    Lost { ranks: Vec<Rank>, seen: Instant, after: Duration },
+    /// Others came than there were before, a number; they had asked at this time or before.
+    Grown { from: u32, seen: Instant },
+    /// Ranks that came did not stay.
+    Same,
+    /// This one came, and had asked at this time.
+    Joined { asked: Instant },
 }
 
 /// What a rank did in its last step.
@@ -178,7 +215,7 @@ fn is_first(world: Option<&Communicator>) -> bool {
     world.is_none_or(|world| world.rank() == 0)
 }
 
-/// Goes on with what ranks that are left have.
+/// Goes on with what ranks have that were there before.
 fn go_on<T: Number>(
     trainer: &mut Trainer<'_, T>,
     checkpoints: Option<&Checkpoints>,
@@ -186,42 +223,78 @@ fn go_on<T: Number>(
 ) -> Result<()> {
     let source = elastic::restore(trainer, course.kept.as_ref(), checkpoints)?;
     let (world, steps) = (trainer.mesh().world(), trainer.steps());
-    course.taken = course.taken.min(steps);
-    let count = steps - course.taken;
-    course.losses.truncate(count);
-    if let (Some(world), true) = (world, count > 0) {
-        // A rank that had not seen the end of the last step does not know its loss.
-        let known = (course.losses.len() == count).then(|| course.losses[count - 1]);
-        let mut last = [known.unwrap_or(f64::NEG_INFINITY)];
-        world.all_reduce(&mut last, ReduceOp::Max)?;
-        course.losses.resize(count, last[0]);
+    if let Some(world) = world {
+        // A rank that had not seen the end of the last step does not know its loss, and one that came knows none.
+        let own = [course.taken as u64, (course.taken + course.losses.len()) as u64];
+        let mut all = vec![0u64; 2 * world.size() as usize];
+        world.all_gather(&own, &mut all)?;
+        let known = all.chunks_exact(2).enumerate().max_by_key(|(rank, known)| (known[1], usize::MAX - rank));
+        let (root, known) = known.expect("ranks");
+        course.taken = known[0] as usize;
+        course.losses.resize((known[1] - known[0]) as usize, f64::NAN);
+        world.broadcast(&mut course.losses, root as Rank)?;
     }
-    if let Some((lost, seen)) = course.lost.take()
-        && is_first(world)
-    {
-        let from = match source {
-            Source::Memory => "with what they have",
-            Source::Checkpoint => "from the checkpoint",
-            Source::Beginning => "from the beginning",
-        };
-        let (ranks, seconds) = (world.map_or(1, Communicator::size), seen.elapsed().as_secs_f64());
-        println!("lost ranks {lost:?}; {ranks} go on after step {steps}, {from}, {seconds:.3} s later");
+    course.taken = course.taken.min(steps);
+    course.losses.truncate(steps - course.taken);
+    course.progress.learn(&course.losses);
+    let from = match source {
+        Source::Memory => "with what they have",
+        Source::Checkpoint => "from the checkpoint",
+        Source::Beginning => "from the beginning",
+    };
+    let ranks = world.map_or(1, Communicator::size);
+    match course.change.take() {
+        Some(Change::Lost { ranks: lost, seen, after }) if is_first(world) => println!(
+            "lost ranks {lost:?}, known {:.3} s after the last whole step; {ranks} go on after step {steps}, {from}, {:.3} s later",
+            after.as_secs_f64(),
+            seen.elapsed().as_secs_f64()
+        ),
+        Some(Change::Grown { from: before, seen }) if is_first(world) => println!(
+            "ranks {:?} came; {ranks} go on after step {steps}, {from}, {:.3} s later",
+            (before..ranks).collect::<Vec<Rank>>(),
+            seen.elapsed().as_secs_f64()
+        ),
+        Some(Change::Joined { asked }) => eprintln!(
+            "consort-trainer: process {} is rank {} after step {steps}, {:.3} s after it asked",
+            std::process::id(),
+            world.map_or(0, Communicator::rank),
+            asked.elapsed().as_secs_f64()
+        ),
+        _ => {}
     }
     Ok(())
 }
 
-/// Trains with these ranks, to the end or until they fail.
+/// What a rank has come to with the others.
+enum End {
+    /// The run is over.
+    Over(Last),
+    /// Others wait to be taken in: how many there will be.
+    Grows(u32),
+}
+
+/// Trains with these ranks, to the end, until they fail, or until others come: then how many there will be.
 fn attempt<T: Number>(
     arguments: &Arguments,
-    run: Run,
+    asked: &Run,
     text: &Text,
     comm: Option<&Communicator>,
     course: &mut Course<T>,
-) -> Result<()> {
+) -> Result<Option<u32>> {
+    let run = comm.and_then(|comm| fit(asked, comm.size() as usize)).unwrap_or(*asked);
+    if let Some(path) = arguments.door.as_deref().filter(|_| is_first(comm) && course.door.is_none()) {
+        course.door = match Door::open(path, mark::<T>(asked, text), course.change.is_some()) {
+            Err(error) if course.change.is_some() => {
+                eprintln!("consort-trainer: no new ranks can come: {error}");
+                None
+            }
+            opened => Some(opened?),
+        };
+    }
     let mut trainer = Trainer::<T>::new(run, text, comm)?;
     let open = |directory| Checkpoints::open(directory, arguments.every, arguments.keep, comm);
     let mut checkpoints = arguments.checkpoint.as_deref().map(open).transpose()?;
-    if course.lost.is_some() {
+    if course.change.is_some() {
         go_on(&mut trainer, checkpoints.as_ref(), course)?;
     } else {
         begin(arguments, &mut trainer, checkpoints.as_ref())?;
@@ -239,10 +312,50 @@ fn attempt<T: Number>(
         }
     }
     course.progress.go_on(trainer.steps(), is_first(comm));
-    let ended = steps(arguments, &mut trainer, checkpoints.as_mut(), course)
-        .and_then(|last| report(arguments, &mut trainer, &last, course));
+    course.stepped = Instant::now();
+    let begun = trainer.steps();
+    let ended =
+        steps(arguments, asked, (&mut trainer, checkpoints.as_mut()), course).and_then(|end| match end {
+            End::Over(last) => report(arguments, &mut trainer, &last, course).map(|()| None),
+            End::Grows(size) => {
+                // What no rank has all of comes to the new ones by the disk.
+                if let Some(checkpoints) =
+                    checkpoints.as_mut().filter(|_| !each_has_all(&run) && trainer.steps() > begun)
+                {
+                    checkpoints.end(&mut trainer)?;
+                }
+                Ok(Some(size))
+            }
+        });
     course.kept = trainer.keep();
     ended
+}
+
+/// By what a rank that comes shows that it would train the same, with however many others.
+fn mark<T: Number>(asked: &Run, text: &Text) -> u64 {
+    let degrees = Degrees { data: 1, ..asked.degrees };
+    fingerprint::<T>(&Run { degrees, ..*asked }, text)
+}
+
+/// How many ranks there will be if some are to be taken in before the next step. Waits where too few are there.
+fn look<T: Number>(
+    arguments: &Arguments,
+    asked: &Run,
+    world: Option<&Communicator>,
+    course: &mut Course<T>,
+) -> Result<Option<u32>> {
+    let Some(comm) = world.filter(|_| arguments.door.is_some()) else { return Ok(None) };
+    let mut is_said = false;
+    loop {
+        let more = World::look(comm, asked, course.door.as_mut())?;
+        if more.is_some() || comm.size() >= arguments.least_ranks {
+            return Ok(more);
+        }
+        if !std::mem::replace(&mut is_said, true) && comm.rank() == 0 {
+            println!("{} ranks wait until {} are there", comm.size(), arguments.least_ranks);
+        }
+        std::thread::sleep(LOOK);
+    }
 }
 
 /// What a rank sent to other hosts in `steps` steps, if it did.
@@ -254,22 +367,26 @@ fn say_carried(before: &[(&str, u64)], after: &[(&str, u64)], steps: usize) {
     }
 }
 
-/// Takes the steps that are left, and returns what this rank did in the last one.
+/// Takes the steps that are left, or those until ranks come.
 fn steps<T: Number>(
     arguments: &Arguments,
-    trainer: &mut Trainer<'_, T>,
-    mut checkpoints: Option<&mut Checkpoints>,
+    asked: &Run,
+    (trainer, mut checkpoints): (&mut Trainer<'_, T>, Option<&mut Checkpoints>),
     course: &mut Course<T>,
-) -> Result<Last> {
+) -> Result<End> {
     let (world, before, begun) = (trainer.mesh().world(), trainer.mesh().carried()?, trainer.steps());
     let mut last = Last::default();
     for number in begun + 1..=arguments.steps {
+        if let Some(size) = look(arguments, asked, world, course)? {
+            return Ok(End::Grows(size));
+        }
         if let Some(comm) = world.filter(|_| number == arguments.steps) {
             // The last step is drawn: ranks begin it together.
             comm.barrier()?;
         }
         let step = trainer.step()?;
         course.losses.push(step.loss);
+        course.stepped = Instant::now();
         let line = course.progress.step(&step);
         last = Last { spans: step.spans(), sent: step.sent };
         if let Some(line) = line.filter(|_| is_first(world)) {
@@ -286,7 +403,7 @@ fn steps<T: Number>(
     if let Some(checkpoints) = checkpoints {
         checkpoints.end(trainer)?;
     }
-    Ok(last)
+    Ok(End::Over(last))
 }
 
 /// What the first rank says and draws at the end.
@@ -314,6 +431,12 @@ fn report<T: Number>(
         arguments.steps,
         course.progress.loss()
     );
+    if let Some([step, exposed]) = course.progress.medians() {
+        let [step, exposed] = [step, exposed].map(|time| time.as_secs_f64() * 1e3);
+        println!(
+            "a step took {step:.2} ms on rank 0, {exposed:.2} ms of them exposed communication (medians)"
+        );
+    }
     let since = if course.taken > 0 { format!(", after step {}", course.taken) } else { String::new() };
     let parameters = parameters(trainer)?;
     let title = format!("{parameters} parameters, {} ranks{since}", world.map_or(1, Communicator::size));
@@ -336,30 +459,116 @@ fn report<T: Number>(
     Ok(())
 }
 
+/// Asks to be taken in by a run, until this rank is in it; `None` when that has ended, or has no door.
+fn enter<T: Number>(
+    arguments: &Arguments,
+    asked: &Run,
+    text: &Text,
+    course: &mut Course<T>,
+) -> Result<Option<World>> {
+    let Some(path) = arguments.door.as_deref() else { return Ok(None) };
+    let begun = Instant::now();
+    (course.kept, course.door) = (None, None);
+    course.losses.clear();
+    course.taken = 0;
+    loop {
+        let Some(place) = door::ask(path, mark::<T>(asked, text))? else {
+            eprintln!("consort-trainer: the run has ended, and takes in no rank");
+            return Ok(None);
+        };
+        match place.join() {
+            Ok(comm) => {
+                course.change = Some(Change::Joined { asked: begun });
+                return Ok(Some(World::new(comm)));
+            }
+            Err(error) => eprintln!("consort-trainer: process {} asks again: {error}", std::process::id()),
+        }
+    }
+}
+
 fn train<T: Number>(
     arguments: &Arguments,
-    mut run: Run,
+    asked: Run,
     text: &Text,
-    mut comm: Option<Communicator>,
+    comm: Option<Communicator>,
 ) -> Result<()> {
     let progress = Progress::new(arguments.steps);
-    let mut course = Course::<T> { taken: 0, losses: Vec::new(), progress, kept: None, lost: None };
-    loop {
-        let ended = attempt(arguments, run, text, comm.as_ref(), &mut course);
-        let error = match (ended, &comm) {
-            (Err(error), Some(_)) if arguments.elastic && elastic::is_loss(&error) => error,
-            (ended, _) => return ended,
-        };
-        let (seen, rank) = (Instant::now(), comm.as_ref().map_or(0, Communicator::rank));
-        eprintln!("consort-trainer: rank {rank} has to go on without others: {error}");
-        let world = comm.as_ref().expect("a rank that has lost others");
-        let Some(left) = elastic::survivors(world, &run)? else {
-            eprintln!(
-                "consort-trainer: rank {rank} leaves: those that are left are more than can share the work"
-            );
+    let mut course = Course::<T> {
+        taken: 0,
+        losses: Vec::new(),
+        progress,
+        kept: None,
+        change: None,
+        stepped: Instant::now(),
+        door: None,
+    };
+    let mut world = comm.map(World::new);
+    if arguments.join {
+        world = enter(arguments, &asked, text, &mut course)?;
+        if world.is_none() {
             return Ok(());
-        };
-        course.lost = Some((left.lost, seen));
-        (run, comm) = (left.run, Some(left.comm));
+        }
     }
+    loop {
+        let ended = attempt(arguments, &asked, text, world.as_ref().map(World::comm), &mut course);
+        let (Some(there), true) = (&mut world, arguments.elastic) else { return ended.map(drop) };
+        let changed = match ended {
+            Ok(None) => {
+                course.door.take().into_iter().for_each(Door::close);
+                return Ok(());
+            }
+            Ok(Some(size)) => {
+                let (from, seen) = (there.comm().size(), Instant::now());
+                let have_come = there.grow(size, course.door.as_mut());
+                have_come.map(|come| if come { Change::Grown { from, seen } } else { Change::Same })
+            }
+            Err(error) => Err(error),
+        };
+        course.change = match changed {
+            // The others have what this one has not got yet, and need not wait for it.
+            Err(error)
+                if elastic::is_loss(&error) && matches!(course.change, Some(Change::Joined { .. })) =>
+            {
+                eprintln!("consort-trainer: process {} asks again: {error}", std::process::id());
+                None
+            }
+            Err(error) if elastic::is_loss(&error) => lose(arguments, there, &asked, error, &course)?,
+            changed => Some(changed?),
+        };
+        if course.change.is_none() {
+            drop(world.take());
+            world = enter(arguments, &asked, text, &mut course)?;
+            if world.is_none() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Goes on without ranks that were lost, after `error`; `None` for a rank that the others have no work for.
+fn lose<T: Number>(
+    arguments: &Arguments,
+    world: &mut World,
+    asked: &Run,
+    error: Error,
+    course: &Course<T>,
+) -> Result<Option<Change>> {
+    let (seen, rank) = (Instant::now(), world.comm().rank());
+    eprintln!("consort-trainer: rank {rank} has to go on without others: {error}");
+    let why = match world.lose(asked, &error)? {
+        Role::Goes => {
+            let after = seen.duration_since(course.stepped);
+            return Ok(Some(Change::Lost { ranks: world.lost(), seen, after }));
+        }
+        Role::Idle => "those that are left are more than can share the work",
+        Role::LeftOut if arguments.door.is_none() => {
+            return Err(Error::configuration(
+                format!("rank {rank} did not answer, and the others have gone on without it"),
+                "give --door, at which a rank can come back",
+            ));
+        }
+        Role::LeftOut => "the others have gone on without it",
+    };
+    eprintln!("consort-trainer: rank {rank} leaves: {why}");
+    Ok(None)
 }

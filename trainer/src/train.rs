@@ -12,13 +12,13 @@ use crate::layers::ring::{Ring, positions};
 use crate::mesh::{CONTEXT, Degrees, EXPERTS, Mesh, PIPELINE, Place, REPLICAS, TENSOR};
 use crate::model::{Cut, Experts, Model, Ranks, Shape, Workspace};
 use crate::number::Number;
-use crate::optimizer::{AdamW, Moments, Schedule, Share, clipping};
-use crate::parallel::data::{Exchange, share};
+use crate::optimizer::{AdamW, Moments, Portion, Schedule, Share, clipping};
+use crate::parallel::data::{Exchange, Replicas, share};
 use crate::parallel::pipeline::{Order, Passage, Pipeline, Plan, Through};
 use crate::parallel::replica::{Gathered, Memory, Replica, STATE};
 use crate::parallel::whole::gather;
 use crate::parallel::zero::Zero;
-use crate::parameters::{Gradients, Layout, Parameter, Present, Shared, Values, Weights};
+use crate::parameters::{Gradients, Layout, Parameter, Present, Values, Weights};
 use crate::products::Products;
 use crate::ranks::{Account, Overlap, Tensor};
 use crate::routes::Routes;
@@ -107,13 +107,11 @@ impl Run {
                 "tokens are shared by tensor ranks, and there is one".into(),
                 "give --tp, or leave --sp out",
             ))
-        } else if self.zero != Zero::Nothing && self.degrees.expert > 1 {
+        } else if self.shape.tied && self.degrees.pipeline > 1 && self.zero != Zero::Nothing {
             Some((
-                format!(
-                    "{} ranks share the experts, and shares by --zero are of what all ranks have",
-                    self.degrees.expert
-                ),
-                "leave out --zero or --ep",
+                "two ranks of the pipeline have the embedding, and shares by --zero are of what one has"
+                    .into(),
+                "leave out --zero, --tied or --pp",
             ))
         } else if self.zero != Zero::Nothing && ranks > 1 && data * context == 1 {
             Some((
@@ -158,12 +156,17 @@ impl Run {
     }
 }
 
-/// Ranks that were given other options or another text would train apart without a word: all of them have the error.
-fn agree<T: Number>(run: &Run, text: &Text, comm: &Communicator) -> Result<()> {
+/// A number that is another one for other options or another text.
+pub fn fingerprint<T: Number>(run: &Run, text: &Text) -> u64 {
     let mut hasher = DefaultHasher::new();
     (format!("{run:?}"), size_of::<T>(), text).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Ranks that were given other options or another text would train apart without a word: all of them have the error.
+fn agree<T: Number>(run: &Run, text: &Text, comm: &Communicator) -> Result<()> {
     let mut all = vec![0u64; comm.size() as usize];
-    comm.all_gather(&[hasher.finish()], &mut all)?;
+    comm.all_gather(&[fingerprint::<T>(run, text)], &mut all)?;
     match all.iter().position(|word| *word != all[0]) {
         None => Ok(()),
         Some(rank) => Err(Error::configuration(
@@ -251,11 +254,12 @@ impl<'a, T: Number> Trainer<'a, T> {
             ranks: ranks * context,
         };
         let expert = run.degrees.expert;
-        let shares = [of(rank_of_data, data), of(rank_of_data / expert, data / expert)];
+        let portion =
+            Portion { all: of(rank_of_data, data), experts: of(rank_of_data / expert, data / expert) };
         let tokens = run.batch.div_ceil(data) / run.micro_batches * (run.shape.sequence / context);
         let routes = run.shape.experts.map(|_| routes(&run.shape, mesh.experts(), tokens)).transpose()?;
         Ok(Trainer {
-            replica: Replica::new(model.layout(), run.seed, (run.zero, run.overlap), shares)?,
+            replica: Replica::new(model.layout(), run.seed, (run.zero, run.overlap), portion)?,
             pipeline: Pipeline::new(&model, run.plan(), mesh.place().pipeline, at_once, routes),
             run,
             text,
@@ -286,7 +290,7 @@ impl<'a, T: Number> Trainer<'a, T> {
     /// # Errors
     /// [`Error::Memory`]; [`Error::Library`].
     pub fn weights(&mut self) -> Result<Gathered<'_, T>> {
-        self.replica.weights(self.mesh.replicas(), self.model.layout())
+        self.replica.weights(Replicas::new(&self.mesh), self.model.layout())
     }
 
     /// The parameters, to be changed before the first step, on all ranks alike, and the gradients of the last: summed over the
@@ -324,10 +328,9 @@ impl<'a, T: Number> Trainer<'a, T> {
         &mut self,
         mut each: impl FnMut(&'static str, &Parameter, Range<usize>, &[T]),
     ) -> Result<()> {
-        let is_first = self.mesh.place().tensor == 0;
+        let tensor = self.mesh.place().tensor;
         self.replica.state(self.model.layout(), |state, parameter, elements, values| {
-            // What tensor ranks all have is their first's.
-            if is_first || parameter.shared == Shared::Split {
+            if parameter.is_counted(tensor) {
                 each(state, parameter, elements, values);
             }
         })
@@ -387,7 +390,7 @@ impl<'a, T: Number> Trainer<'a, T> {
             }
         }
         let rate = schedule.at(number);
-        let (ranks, layout) = (self.mesh.replicas(), self.model.layout());
+        let (ranks, layout) = (Replicas::new(&self.mesh), self.model.layout());
         let factors = (rate, clipping(norm, clip));
         self.replica.update(ranks, layout, &adamw, factors, (begun, &mut exchange))?;
         self.steps += 1;
@@ -407,7 +410,7 @@ impl<'a, T: Number> Trainer<'a, T> {
         let neighbours = mesh.pipeline();
         let (model, ranks, mut passage) = (&*model, &ranks, None);
         let mut exchange = replica.exchange(
-            [mesh.replicas(), mesh.replicas_of_experts().filter(|_| mesh.experts().is_some())],
+            Replicas::new(mesh),
             (model.layout(), tensor),
             step,
             |weights: &mut dyn Weights<T>, gradients: &mut dyn Gradients<T>| {
@@ -417,7 +420,13 @@ impl<'a, T: Number> Trainer<'a, T> {
             },
         )?;
         exchange.exposed += of_tensor.waited() + of_ring.waited();
-        let passage = passage.expect("it was run");
+        let mut passage = passage.expect("it was run");
+        if let Some(neighbours) = neighbours {
+            passage.idle(step, || {
+                exchange.sent += replica.join_twins(neighbours, model.layout())?;
+                Ok(())
+            })?;
+        }
         let sent = [
             (PIPELINE, passage.sent_bytes),
             (REPLICAS, exchange.sent),
@@ -429,8 +438,11 @@ impl<'a, T: Number> Trainer<'a, T> {
         Ok((passage, exchange, sent))
     }
 
-    /// What is left of it when its ranks cannot go on together; `None` where a rank has its share alone.
+    /// What is left of it when its ranks cannot go on together; `None` where a rank has its share alone, or some of the experts.
     pub fn keep(self) -> Option<Kept<T>> {
+        if self.run.degrees.expert > 1 {
+            return None;
+        }
         let layout = self.model.layout().clone();
         let (weights, moments) = self.replica.into_all()?;
         Some(Kept { layout, weights, moments, steps: self.steps })
@@ -443,7 +455,7 @@ impl<'a, T: Number> Trainer<'a, T> {
     pub fn whole(&mut self) -> Result<Option<Whole<T>>> {
         let model = Model::new(self.run.shape, self.run.bucket_bytes / size_of::<T>())?;
         let model = model.with_products(self.run.products);
-        let own = self.replica.weights(self.mesh.replicas(), self.model.layout())?;
+        let own = self.replica.weights(Replicas::new(&self.mesh), self.model.layout())?;
         let weights = gather(&self.mesh, self.model.layout(), &own, model.layout())?;
         Ok(weights.map(|weights| Whole { model, weights }))
     }

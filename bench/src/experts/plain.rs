@@ -14,9 +14,11 @@ use crate::failure::Failure;
 use crate::group::Group;
 
 /// A rank's choices, sorted by the ranks of their experts.
-pub(super) struct Plain<'a, T> {
+pub(super) struct Plain<'a, T: Real> {
     routing: &'a Routing,
     tokens: &'a [T],
+    indices: &'a [i32],
+    weights: &'a [T::Sum],
     /// The token of each row that is sent.
     order: Vec<usize>,
     /// Rows for each rank.
@@ -37,7 +39,11 @@ pub(super) struct Found {
 }
 
 impl<'a, T: Real> Plain<'a, T> {
-    pub(super) fn new(routing: &'a Routing, tokens: &'a [T], indices: &[i32]) -> Self {
+    pub(super) fn new(
+        routing: &'a Routing,
+        tokens: &'a [T],
+        (indices, weights): (&'a [i32], &'a [T::Sum]),
+    ) -> Self {
         let owners: Vec<usize> = indices.iter().map(|expert| routing.owner(*expert)).collect();
         let mut slots: Vec<usize> = (0..owners.len()).collect();
         slots.sort_by_key(|slot| owners[*slot]);
@@ -46,7 +52,7 @@ impl<'a, T: Real> Plain<'a, T> {
         let mut places = vec![0; slots.len()];
         slots.iter().enumerate().for_each(|(place, slot)| places[*slot] = place);
         let order = slots.into_iter().map(|slot| slot / routing.top_k).collect();
-        Plain { routing, tokens, order, counts, places }
+        Plain { routing, tokens, indices, weights, order, counts, places }
     }
 
     /// Sends all rows there and back.
@@ -77,7 +83,7 @@ impl<'a, T: Real> Plain<'a, T> {
             self.add_up(&packed, &mut sums);
             back.push(begun.elapsed().as_secs_f64());
         }
-        let wrong = self.routing.wrong_sums(self.tokens, &sums, false);
+        let wrong = self.routing.wrong_sums(self.indices, self.tokens, &sums, false);
         let traffic = [self.traffic(member.rank(), &self.counts), self.traffic(member.rank(), &heard)];
         Ok(Found { there, back, traffic, wrong })
     }
@@ -85,13 +91,13 @@ impl<'a, T: Real> Plain<'a, T> {
     /// The weighted sums of what came back.
     fn add_up(&self, rows: &[T], sums: &mut [T]) {
         let (hidden, top_k) = (self.routing.hidden, self.routing.top_k);
-        let weight = T::Sum::of_single(1.0 / top_k as f32);
         let mut wide = vec![T::default().to_sum(); hidden];
-        for (sum, places) in sums.chunks_exact_mut(hidden).zip(self.places.chunks_exact(top_k)) {
+        let choices = self.places.chunks_exact(top_k).zip(self.weights.chunks_exact(top_k));
+        for (sum, (places, weights)) in sums.chunks_exact_mut(hidden).zip(choices) {
             wide.fill(T::default().to_sum());
-            for place in places {
+            for (place, weight) in places.iter().zip(weights) {
                 for (wide, value) in wide.iter_mut().zip(&rows[place * hidden..(place + 1) * hidden]) {
-                    *wide = *wide + value.to_sum() * weight;
+                    *wide = *wide + value.to_sum() * *weight;
                 }
             }
             sum.iter_mut().zip(&wide).for_each(|(sum, wide)| *sum = T::of_sum(*wide));

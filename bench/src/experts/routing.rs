@@ -13,6 +13,7 @@ pub(super) struct Routing {
     pub(super) hidden: usize,
     pub(super) top_k: usize,
     experts: u32,
+    eight_bit: bool,
     pub(super) host_of: Vec<u32>,
 }
 
@@ -25,9 +26,9 @@ fn mix(mut word: u64) -> u64 {
 
 impl Routing {
     pub(super) fn new(arguments: &Arguments, host_of: &[u32]) -> Self {
-        let Arguments { seed, tokens, hidden, top_k, experts, .. } = *arguments;
+        let Arguments { seed, tokens, hidden, top_k, experts, fp8: eight_bit, .. } = *arguments;
         let [tokens, hidden, top_k] = [tokens, hidden, top_k].map(|size| size as usize);
-        Routing { seed, tokens, hidden, top_k, experts, host_of: host_of.to_vec() }
+        Routing { seed, tokens, hidden, top_k, experts, eight_bit, host_of: host_of.to_vec() }
     }
 
     /// The rank of an expert.
@@ -51,26 +52,51 @@ impl Routing {
         indices
     }
 
-    /// A value: whole, and small enough for every type.
-    fn value(rank: u32, token: usize, at: usize) -> f32 {
-        ((rank as usize * 37 + token * 11 + at * 5) % 251) as f32 - 125.0
+    /// A value that every type holds: whole and up to 125, or for rows in 8-bit form an E4M3 number, of which each 128 have the largest
+    /// there is, so that their scale is 1 and nothing is rounded.
+    fn value(&self, rank: u32, token: usize, at: usize) -> f32 {
+        let drawn = rank as usize * 37 + token * 11 + at * 5;
+        if !self.eight_bit {
+            return (drawn % 251) as f32 - 125.0;
+        }
+        let sign = if drawn.is_multiple_of(3) { -1.0 } else { 1.0 };
+        if at.is_multiple_of(128) { sign * 448.0 } else { sign * ((8 + drawn % 8) << (drawn / 8 % 5)) as f32 }
+    }
+
+    /// The weight of a token's choice, by its place: they differ, by less than twice, and their sum is 1.
+    fn weight(&self, place: usize) -> f32 {
+        (self.top_k + place) as f32 * 2.0 / (self.top_k * (3 * self.top_k - 1)) as f32
+    }
+
+    /// The weights of all choices.
+    pub(super) fn weights<T: Real>(&self) -> Vec<T::Sum> {
+        (0..self.tokens * self.top_k).map(|slot| T::Sum::of_single(self.weight(slot % self.top_k))).collect()
+    }
+
+    /// What an expert multiplies rows by: exact in every type.
+    fn factor(expert: i32) -> f32 {
+        (1 << (expert % 3)) as f32
     }
 
     /// The rows of a rank's tokens.
     pub(super) fn tokens<T: Real>(&self, rank: u32) -> Vec<T> {
-        let row = |token| (0..self.hidden).map(move |at| T::of_single(Self::value(rank, token, at)));
+        let row = |token| (0..self.hidden).map(move |at| T::of_single(self.value(rank, token, at)));
         (0..self.tokens).flat_map(row).collect()
     }
 
-    /// The source and the token of each row that a rank's experts must get, in the order in which they are grouped.
-    fn grouped(&self, rank: u32) -> Vec<(u32, usize)> {
+    /// The expert, the source and the token of each row that a rank must get, in the order in which they are grouped.
+    pub(super) fn grouped(&self, rank: u32) -> Vec<(i32, u32, usize)> {
         let all: Vec<Vec<i32>> = (0..self.host_of.len() as u32).map(|source| self.indices(source)).collect();
         let per_rank = self.experts / self.host_of.len() as u32;
         let mut by_expert = vec![Vec::new(); per_rank as usize];
         for (source, indices) in (0..).zip(&all) {
             for (slot, expert) in indices.iter().enumerate() {
                 if self.owner(*expert) == rank as usize {
-                    by_expert[*expert as usize % per_rank as usize].push((source, slot / self.top_k));
+                    by_expert[*expert as usize % per_rank as usize].push((
+                        *expert,
+                        source,
+                        slot / self.top_k,
+                    ));
                 }
             }
         }
@@ -80,36 +106,53 @@ impl Routing {
     /// The rows that a rank's experts must get.
     #[cfg(test)]
     pub(super) fn expected(&self, rank: u32) -> Vec<f32> {
-        let row = |(source, token)| (0..self.hidden).map(move |at| Self::value(source, token, at));
+        let row = |(_, source, token)| (0..self.hidden).map(move |at| self.value(source, token, at));
         self.grouped(rank).into_iter().flat_map(row).collect()
     }
 
     /// How many elements of a rank's rows are wrong.
-    pub(super) fn wrong_rows<T: Real>(&self, rank: u32, rows: &[T], eight_bit: bool) -> usize {
-        let grouped = self.grouped(rank);
+    pub(super) fn wrong_rows<T: Real>(&self, grouped: &[(i32, u32, usize)], rows: &[T]) -> usize {
         let missing = grouped.len().abs_diff(rows.len() / self.hidden) * self.hidden;
-        let wrong = grouped.iter().zip(rows.chunks_exact(self.hidden)).map(|((source, token), row)| {
+        let wrong = grouped.iter().zip(rows.chunks_exact(self.hidden)).map(|((_, source, token), row)| {
             let values = row.iter().enumerate();
-            values
-                .filter(|(at, value)| is_wrong(Self::value(*source, *token, *at), **value, eight_bit))
-                .count()
+            values.filter(|(at, value)| value.to_single() != self.value(*source, *token, *at)).count()
         });
         wrong.sum::<usize>() + missing
     }
 
-    /// How many elements of the sums are not those of the tokens.
-    pub(super) fn wrong_sums<T: Real>(&self, tokens: &[T], sums: &[T], eight_bit: bool) -> usize {
-        // Each of two sums on the way is rounded.
-        let most = match (eight_bit, size_of::<T>()) {
-            (true, _) => 20.0,
-            (false, 2) => 3.0,
-            (false, _) => 1e-3,
-        };
-        let is_wrong = |token: &T, sum: &T| {
-            let off = (token.to_single() - sum.to_single()).abs();
-            off.is_nan() || off > most
-        };
-        tokens.iter().zip(sums).filter(|(token, sum)| is_wrong(token, sum)).count()
+    /// What experts do: each multiplies its rows by a factor of its own.
+    pub(super) fn compute<T: Real>(&self, grouped: &[(i32, u32, usize)], rows: &mut [T]) {
+        for ((expert, ..), row) in grouped.iter().zip(rows.chunks_exact_mut(self.hidden)) {
+            let factor = Self::factor(*expert);
+            row.iter_mut().for_each(|value| *value = T::of_single(value.to_single() * factor));
+        }
+    }
+
+    /// How many elements of the sums are not those of the tokens, which experts have changed or not.
+    pub(super) fn wrong_sums<T: Real>(
+        &self,
+        indices: &[i32],
+        tokens: &[T],
+        sums: &[T],
+        changed: bool,
+    ) -> usize {
+        // The sum of a rank, that of a host and the whole are rounded. One choice less changes a sum by more, with up to 14 choices.
+        let roundings = if size_of::<T>() == 2 { 3.0 / 256.0 } else { 0.0 };
+        let most = roundings + (self.top_k + 4) as f32 * f32::EPSILON;
+        let (tokens, sums) = (tokens.chunks_exact(self.hidden), sums.chunks_exact(self.hidden));
+        let wrong = tokens.zip(sums).zip(indices.chunks_exact(self.top_k)).map(|((token, sum), chosen)| {
+            let parts = chosen.iter().enumerate();
+            let factor: f32 = parts
+                .map(|(place, expert)| self.weight(place) * if changed { Self::factor(*expert) } else { 1.0 })
+                .sum();
+            let is_wrong = |(token, sum): &(&T, &T)| {
+                let right = token.to_single() * factor;
+                // A comparison with what is no number is false.
+                !((right - sum.to_single()).abs() <= most * right.abs())
+            };
+            token.iter().zip(sum).filter(is_wrong).count()
+        });
+        wrong.sum()
     }
 
     /// Copies of a rank's tokens on other hosts, if each goes to a host once.
@@ -125,11 +168,4 @@ impl Routing {
         });
         copies.sum()
     }
-}
-
-/// Whether a value is not what was sent; in 8-bit form it may be a sixteenth off.
-fn is_wrong<T: Real>(sent: f32, value: T, eight_bit: bool) -> bool {
-    let most = if eight_bit { sent.abs() / 14.0 + 0.5 } else { 0.0 };
-    let off = (value.to_single() - sent).abs();
-    off.is_nan() || off > most
 }

@@ -113,6 +113,8 @@ impl Core {
             Progress::Done
         });
         self.is_woken.store(progress == Progress::Blocked && engine.is_woken(), Ordering::Relaxed);
+        // Before it is known that none is queued: this work never looks idle in between.
+        self.rests.store(engine.has_rest(), Ordering::Relaxed);
         self.queued.store(engine.queued(), Ordering::Relaxed);
         if engine.queued() != before {
             // An operation is over that another thread may wait for, asleep.
@@ -126,7 +128,8 @@ impl Unattended for Core {
     fn is_idle(&self) -> bool {
         // A failed communicator takes no change up.
         let has_changes = self.group.has_changes() && !self.group.has_failed();
-        self.queued.load(Ordering::Relaxed) == 0 && !has_changes
+        let has_rest = self.rests.load(Ordering::Relaxed) && !self.group.has_failed();
+        self.queued.load(Ordering::Relaxed) == 0 && !has_rest && !has_changes
     }
 
     fn wake(&self) -> Option<BorrowedFd<'_>> {
@@ -170,12 +173,14 @@ impl Unattended for Core {
             self.readiness.wake_sleepers();
             Progress::Done
         });
+        let has_rest = engine.has_rest();
         drop(engine);
         if self.waiters.load(Ordering::Relaxed) != 0 {
             // One that found the engine taken drives from now on.
             self.readiness.wake_sleepers();
         }
         match progress {
+            Progress::Done if has_rest => Advance::Blocked,
             Progress::Done => Advance::Idle,
             Progress::Moved => Advance::Moved,
             Progress::Blocked => blocked,

@@ -90,7 +90,8 @@ impl Communicator {
     /// # Errors
     /// [`Error::InvalidArgument`] for sizes whose product is not the number of ranks, names that are empty, strange or
     /// there twice, a size of 0, sets with unknown axes or there twice; and when ranks asked for different meshes: it
-    /// names which rank asked for what, and the communicator goes on. Otherwise as every collective: see [`Error`].
+    /// names which rank asked for what, and the communicator goes on. [`Error::Revoked`] when it is revoked meanwhile: the ranks that
+    /// have it can call again. Otherwise as every collective: see [`Error`].
     pub fn mesh(&self, axes: &[(&str, u32)], along: &[&[&str]]) -> Result<Mesh> {
         let asked = shape::text(axes, along);
         let span = tracing::debug_span!("mesh", rank = self.rank(), asked);
@@ -138,11 +139,18 @@ impl Communicator {
         if said.words.iter().all(|word| *word == said.words[0]) {
             return Ok(said);
         }
-        // Every rank has seen the difference, and says what it asked for.
-        let mut mine = words;
+        self.say_difference(words, &said)
+    }
+
+    /// Every rank has seen that marks differ, and says what it asked for, by the way by which the marks went. Where the communicator is
+    /// revoked in between, ranks do not go on by the other way: some have the error already, and would not come.
+    fn say_difference<R>(&self, mut mine: Vec<i64>, marks: &Said) -> Result<R> {
         mine.resize(SAID_WORDS, 0);
-        let all = self.all_say_of_parts(Kind::Mesh, &mine)?.words;
-        let texts = all.chunks(SAID_WORDS).zip(&said.words).map(|(words, mark)| unpacked(words, *mark));
+        let all = match marks.by_control_links {
+            true => self.all_agree_on_parts(Kind::Mesh, &mine)?.words,
+            false => self.all_say(Kind::Mesh, &mine)?.1,
+        };
+        let texts = all.chunks(SAID_WORDS).zip(&marks.words).map(|(words, mark)| unpacked(words, *mark));
         Err(Error::invalid(
             format!("ranks asked for different meshes of one communicator: {}", by_text((0..).zip(texts))),
             "let all ranks name the same axes, sizes and sets, in the same order",

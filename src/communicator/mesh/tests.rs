@@ -1,9 +1,14 @@
 //! Meshes, over ranks of one process that take themselves for ranks of several hosts.
 
+use std::sync::Barrier;
+use std::time::Instant;
+
 use super::Mesh;
-use crate::{Communicator, Options, ReduceOp, Result};
+use crate::communicator::tests::waiting::on_hosts;
+use crate::{Communicator, Error, Options, ReduceOp, Result};
 use consort_control::bootstrap::Member;
 use consort_settings::options::Settings;
+use consort_types::call::Kind;
 
 /// What each rank makes of its mesh; `per_host` ranks in a row share a host.
 fn over_hosts<T: Send>(
@@ -54,4 +59,71 @@ fn an_axis_of_one_place_has_no_communicator_before_it_is_asked_for() {
         Ok(before)
     });
     assert_eq!(made, [[true, false]; 4]);
+}
+
+/// Ranks asked for different meshes, and the communicator is revoked before they say how these differ: on no rank does the call go on by
+/// another way, which others would not come to.
+#[test]
+fn a_mesh_that_is_revoked_between_its_rounds_ends_on_all_ranks() {
+    let ranks = Communicator::local(3).expect("ranks");
+    let together = Barrier::new(ranks.len());
+    std::thread::scope(|threads| {
+        for comm in &ranks {
+            let together = &together;
+            threads.spawn(move || {
+                let words = vec![i64::from(comm.rank()); 2];
+                let marks = comm.all_say_of_parts(Kind::Mesh, &words[..1]).expect("the first round");
+                assert_eq!((marks.by_control_links, &marks.words[..]), (false, &[0, 1, 2][..]));
+                together.wait();
+                if comm.rank() == 1 {
+                    comm.revoke("a rank is not needed any more");
+                }
+                // Rank 0 begins the second round when it has heard of it, the others may be in it.
+                while comm.rank() == 0 && comm.status().is_ok() {
+                    std::thread::yield_now();
+                }
+                let error = comm.say_difference::<()>(words, &marks).expect_err("it is revoked");
+                assert!(matches!(error, Error::Revoked { rank: 1, .. }), "{error}");
+                // Nothing of it is left: the next mesh is agreed on over the control links.
+                let mesh = comm.mesh(&[("dp", 3)], &[]).expect("a mesh after a revoke");
+                let mut sum = [comm.rank()];
+                mesh.axis("dp").and_then(|dp| dp.all_reduce(&mut sum, ReduceOp::Sum)).expect("it works");
+                assert_eq!(sum, [3]);
+            });
+        }
+    });
+}
+
+#[test]
+#[ignore = "prints how long a mesh and three splits take"]
+fn how_long_a_mesh_takes_beside_three_splits() {
+    const CALLS: usize = 200;
+    for (memory, ranks) in
+        [(true, Communicator::local(8).expect("ranks")), (false, on_hosts(8, 1, &Options::default()))]
+    {
+        let times = std::thread::scope(|threads| {
+            let run = |comm: &Communicator| {
+                let mut times = [0.0, 0.0];
+                for call in 0..2 * CALLS {
+                    comm.barrier().expect("all ranks");
+                    let began = Instant::now();
+                    if call % 2 == 0 {
+                        let mesh = comm.mesh(&[("dp", 2), ("pp", 2), ("tp", 2)], &[]).expect("a mesh");
+                        times[0] += began.elapsed().as_secs_f64();
+                        drop(mesh);
+                    } else {
+                        let parts =
+                            [1, 2, 4].map(|bit| comm.split(Some(comm.rank() & !bit), 0).expect("a part"));
+                        times[1] += began.elapsed().as_secs_f64();
+                        drop(parts);
+                    }
+                }
+                times.map(|time| 1e6 * time / CALLS as f64)
+            };
+            let calls: Vec<_> = ranks.iter().map(|comm| threads.spawn(move || run(comm))).collect();
+            calls.into_iter().map(|call| call.join().expect("no panic")).next().expect("rank 0")
+        });
+        let links = if memory { "memory" } else { "sockets" };
+        println!("8 ranks over {links}: a mesh {:.0} us, three splits {:.0} us", times[0], times[1]);
+    }
 }

@@ -50,7 +50,16 @@ impl Routes for Hosts {
 
 fn two_hosts_of(ranks_per_host: Rank) -> Vec<Communicator> {
     let options = Options::default().timeout(Duration::from_secs(60)).algorithms("ring");
-    let ranks = Communicator::local_with(2 * ranks_per_host, &options).expect("ranks in a process");
+    on_hosts(2, ranks_per_host, &options)
+}
+
+/// Ranks that take themselves for ranks of several hosts.
+pub(in crate::communicator) fn on_hosts(
+    hosts: u32,
+    ranks_per_host: Rank,
+    options: &Options,
+) -> Vec<Communicator> {
+    let ranks = Communicator::local_with(hosts * ranks_per_host, options).expect("ranks in a process");
     for comm in &ranks {
         let shared = comm.core().shared.clone();
         comm.core().idle_engine().links.reroute(Box::new(Hosts { ranks_per_host, shared, tcp: None }));

@@ -1,4 +1,5 @@
-//! How a rank sleeps on its links, while they are made and when they are up, what ends a sleep, and links that could not be watched at once.
+//! How a rank sleeps on its links, while they are made and when they are up, what ends a sleep, what is still to be sent, and links that could
+//! not be watched at once.
 //!
 //! Invariant: what may have come before a sleep could be ended is looked at before that sleep. Absent: what is watched, which
 //! is [`Readiness`](super::Readiness)'s and the doorbells'.
@@ -8,10 +9,32 @@ use std::time::Duration;
 use consort_memory::Waker;
 
 use super::{LinkState, Links, Wanted};
+#[cfg(test)]
+use crate::Rank;
 use crate::engine::readiness;
 use consort_control::membership::group::Group;
 
 impl Links {
+    /// Whether everything that was signalled is on its way, on links whose peers still listen.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.messages.iter().all(|number| self.is_flushed_at(*number))
+    }
+
+    /// The same of one link that is up.
+    pub(crate) fn is_flushed_at(&self, number: usize) -> bool {
+        let LinkState::Up(up) = &self.table[number].state else { return true };
+        #[cfg(test)]
+        if self.held_back == Some(self.peer(number)) {
+            return false;
+        }
+        up.closed || !up.connection.capabilities().needs_progress || up.connection.is_flushed()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn hold_back(&mut self, peer: Option<Rank>) {
+        self.held_back = peer;
+    }
+
     /// Room to send wakes where something is to be sent.
     pub(crate) fn watch_room(&mut self, wanted: &[Wanted]) {
         let Links { messages, table, readiness, .. } = self;

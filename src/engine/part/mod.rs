@@ -20,10 +20,12 @@ mod local;
 mod planned;
 mod standing;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use consort_algorithms::Block;
 
+use super::bound::Bound;
 use super::discarded;
 use super::executor::{Executor, Progress};
 use super::lent::Lent;
@@ -46,6 +48,8 @@ pub(super) struct Part {
     /// Whether its end has been recorded.
     left: bool,
     phase: Phase,
+    /// The plan that it has run.
+    ran: Option<Arc<Bound>>,
     executor: Executor,
     lent: Lent,
     /// The blocks of a call whose blocks differ; empty for other calls.
@@ -127,8 +131,9 @@ impl Part {
     /// A request, which runs once part `after` is over.
     pub(super) fn new(request: Request, blocks: Option<Blocks<'_>>, after: Option<usize>) -> Self {
         let (phase, executor, lent) = (Phase::default(), Executor::default(), Lent::default());
+        let (ran, blocks_of, stream) = (None, Vec::new(), None);
         let mut part =
-            Part { request, after, left: false, phase, executor, lent, blocks: Vec::new(), stream: None };
+            Part { request, after, left: false, phase, ran, executor, lent, blocks: blocks_of, stream };
         part.prepare(request, blocks, after);
         part
     }
@@ -139,6 +144,7 @@ impl Part {
         self.after = after;
         self.left = false;
         self.phase = Phase::Find;
+        self.ran = None;
         self.lent.forget();
         self.stream = None;
         self.blocks.clear();
@@ -280,6 +286,11 @@ impl Part {
         self.lent.forget();
     }
 
+    /// Whether all that it signalled is on its way, once it is over. What goes through memory always is.
+    pub(super) fn is_flushed(&self, links: &Links) -> bool {
+        self.ran.as_ref().is_none_or(|bound| bound.is_flushed(links))
+    }
+
     /// Whether a source that it waits for has been given back.
     pub(super) fn has_back(&self, links: &Links) -> bool {
         self.lent.has_come(links)
@@ -291,7 +302,7 @@ impl Part {
         engine: &mut Engine,
         buffers: Buffers<'_>,
     ) -> std::result::Result<Progress, Fault> {
-        let Part { request, phase, executor, lent, blocks, stream, .. } = self;
+        let Part { request, phase, ran, executor, lent, blocks, stream, .. } = self;
         loop {
             if let Some(stream) = stream.as_mut().filter(|stream| !stream.host_moves) {
                 let before = stream.state;
@@ -341,6 +352,11 @@ impl Part {
             };
             match turn {
                 Turn::Over => {
+                    if let Phase::Run(running) = phase
+                        && engine.links.needs_progress()
+                    {
+                        *ran = Some(running.bound.clone());
+                    }
                     if matches!(phase, Phase::Mapped(_)) {
                         end(phase, Phase::Done, engine);
                     } else {

@@ -1,5 +1,7 @@
 //! Calls that are wrong, ranks that differ, and ranks that are gone.
 
+use std::sync::Barrier;
+
 use super::{WAYS, along, on_all, world};
 use crate::experts::{ExpertOptions, Experts, Route};
 use crate::{Communicator, Error};
@@ -90,6 +92,159 @@ fn wrong_arguments_are_refused_before_anything_is_sent() {
     assert!(text(others.combine(&handle, &rows, &mut sums)).contains("of other experts"));
     assert!(text(others.load(&handle)).contains("of other experts"));
     experts.combine(&handle, &rows, &mut sums).expect("it works");
+}
+
+/// One dispatch of four tokens a rank to all of four experts, and its combine: whether each token comes back as the sum of its copies.
+fn goes_on(rank: u32, experts: &mut Experts<f32>) {
+    let mut rows = Vec::new();
+    let tokens: Vec<f32> = (0..8).map(|at| (at + 8 * rank) as f32).collect();
+    let indices = [0, 1, 2, 3].repeat(4);
+    let handle = experts.dispatch(&tokens, &indices, &[0.25; 16], &mut rows).expect("all arguments fit");
+    assert_eq!(handle.counts(), [16]);
+    let mut sums = [0.0; 8];
+    experts.combine(&handle, &rows, &mut sums).expect("all arguments fit");
+    assert_eq!(sums[..], tokens);
+}
+
+/// Arguments of a dispatch that do not fit, what their rank says of them, and what the others say.
+type Wrong = (&'static [f32], &'static [i32], &'static [f32], &'static str, &'static str);
+
+#[test]
+fn what_one_rank_refuses_all_ranks_name_and_the_communicator_goes_on() {
+    let dispatches: [Wrong; 5] = [
+        (
+            &[1.0; 3],
+            &[],
+            &[],
+            "tokens has 3 elements and must have 2",
+            "tokens has 3 elements, which are no whole rows",
+        ),
+        (
+            &[1.0; 10],
+            &[0; 20],
+            &[0.0; 20],
+            "5 tokens, and at most 4",
+            "5 tokens, and at most 4 were agreed on",
+        ),
+        (&[1.0; 4], &[0; 7], &[0.0; 8], "indices has 7 elements and must have 8", "indices has 7 elements"),
+        (&[1.0; 4], &[0; 8], &[0.0; 9], "weights has 9 elements and must have 8", "weights has 9 elements"),
+        (
+            &[1.0; 2],
+            &[0, -5, 3, 99],
+            &[0.0; 4],
+            "token 0 chooses expert 99",
+            "a token chooses expert 99, and there are 4",
+        ),
+    ];
+    for way in WAYS {
+        for host_of in [[0, 0, 1, 1], [0, 1, 1, 1], [0, 1, 2, 2]] {
+            let world = world(&host_of);
+            let options = along(ExpertOptions::new(4, 2, 4, 4), way);
+            on_all(&world, |comm| {
+                let mut experts = Experts::<f32>::new(comm, options).expect("experts");
+                for (refusing, (tokens, indices, weights, own, heard)) in
+                    [&[2][..], &[0], &[3, 1], &[1], &[0, 1, 2, 3]].into_iter().zip(dispatches)
+                {
+                    let mut rows = Vec::new();
+                    let (said, refused) = if refusing.contains(&comm.rank()) {
+                        (experts.dispatch(tokens, indices, weights, &mut rows), own.to_owned())
+                    } else {
+                        let named = refusing.iter().min().expect("a rank");
+                        let heard = format!("dispatch: rank {named} refused its arguments: {heard}");
+                        (experts.dispatch(&[1.0; 2], &[0, 1, 2, 3], &[1.0; 4], &mut rows), heard)
+                    };
+                    let error = said.expect_err("a rank refused");
+                    assert!(matches!(error, Error::InvalidArgument { .. }), "{error}");
+                    assert!(error.to_string().contains(&refused), "{error} in place of {refused}, {way:?}");
+                    goes_on(comm.rank(), &mut experts);
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn a_load_of_the_handle_of_other_experts_is_refused_on_all_ranks() {
+    let world = world(&[0, 0, 1]);
+    on_all(&world, |comm| {
+        let options = ExpertOptions::new(3, 2, 1, 2);
+        let [mut one, mut other] = [(); 2].map(|()| Experts::<f32>::new(comm, options).expect("experts"));
+        let dispatch = |experts: &mut Experts<f32>| {
+            experts.dispatch(&[1.0; 2], &[1], &[1.0], &mut Vec::new()).expect("dispatched")
+        };
+        let (of_one, of_other) = (dispatch(&mut one), dispatch(&mut other));
+        let said = text(one.load(if comm.rank() == 1 { &of_other } else { &of_one }));
+        let expected = if comm.rank() == 1 {
+            "invalid argument: the handle"
+        } else {
+            "rank 1 refused its arguments: the handle"
+        };
+        assert!(said.contains(expected), "{said}");
+        assert_eq!(one.load(&of_one).expect("all handles are its own").rows, [0, 3, 0]);
+    });
+}
+
+#[test]
+fn what_does_not_fit_along_a_handle_is_heard_by_all_ranks() {
+    for way in WAYS {
+        for call in ["combine", "dispatch_gradient", "dispatch_again", "combine_gradient"] {
+            let world = world(&[0, 0, 1, 1]);
+            let options = along(ExpertOptions::new(4, 2, 4, 4), way);
+            let dispatched = Barrier::new(4);
+            on_all(&world, |comm| {
+                let mut experts = Experts::<f32>::new(comm, options).expect("experts");
+                // Ranks 0 and 2 exchange nothing with rank 1.
+                let (indices, rows) = match comm.rank() {
+                    0 | 2 => ([0, 2, -1, -1], &mut Vec::new()),
+                    _ => ([1, 3, -1, -1], &mut Vec::new()),
+                };
+                let handle = experts.dispatch(&[1.0; 2], &indices, &[1.0; 4], rows).expect("dispatched");
+                // A rank may hear of it when it has not left the dispatch before, so all have left it.
+                dispatched.wait();
+                let (wrong, mut tokens) = (comm.rank() == 1, [1.0; 2]);
+                if wrong {
+                    rows.push(0.0);
+                }
+                let error = match call {
+                    "combine" => experts.combine(&handle, rows, &mut tokens).err(),
+                    "dispatch_gradient" => experts.dispatch_gradient(&handle, rows, &mut tokens).err(),
+                    "dispatch_again" => {
+                        experts.dispatch_again(&handle, &tokens[usize::from(wrong)..], &mut Vec::new()).err()
+                    }
+                    _ => {
+                        let (mut of_rows, mut of_weights) = (Vec::new(), [0.0; 4]);
+                        experts.combine_gradient(&handle, rows, &tokens, &mut of_rows, &mut of_weights).err()
+                    }
+                };
+                // Who exchanges nothing with that rank may be through, and hears of it in its next call.
+                let error = error.unwrap_or_else(|| comm.barrier().expect_err("rank 1 has ended it"));
+                let said = error.to_string();
+                match wrong {
+                    true => assert!(matches!(error, Error::InvalidArgument { .. }), "{said}"),
+                    false => assert!(matches!(error, Error::Aborted { rank: 1, .. }), "{said}"),
+                }
+                assert!(said.contains(call) && said.contains("elements and must have"), "{said}");
+            });
+        }
+    }
+}
+
+#[test]
+fn experts_of_a_view_keep_the_communicator() {
+    let options = ExpertOptions::new(4, 2, 4, 4);
+    let world = world(&[0, 0, 1, 1]);
+    std::thread::scope(|threads| {
+        for comm in world {
+            threads.spawn(move || {
+                let limit = std::time::Duration::from_secs(50);
+                let mut experts = Experts::<f32>::new(&comm.with_timeout(limit), options).expect("experts");
+                assert_eq!(experts.comm.timeout(), limit);
+                let rank = comm.rank();
+                drop(comm);
+                goes_on(rank, &mut experts);
+            });
+        }
+    });
 }
 
 /// Ranks 0 to 2 combine by the second of two dispatches of the same choices, rank 3 by the first.

@@ -279,6 +279,7 @@ pub(crate) const FLOORS: [(&str, &[&str]); 17] = [
             "train",
             "demand",
             "checkpoint",
+            "door",
             "elastic",
             "sample",
             "chart",

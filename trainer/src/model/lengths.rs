@@ -77,15 +77,17 @@ impl Cut {
                 "give a model of more --layers, or a shorter pipeline",
             ));
         }
-        let has = |block| self.stages.iter().any(|stage| stage.contains(&block));
-        if shape.tied && !(has(0) && has(shape.layers - 1)) {
-            return Err(Error::configuration(
-                "the embedding is tied to the last matrix, and they are on different ranks of the pipeline"
-                    .into(),
-                "leave out --tied, or the pipeline",
-            ));
-        }
         Ok(())
+    }
+
+    /// Whether it has a block, by its number in the whole model.
+    pub fn has(&self, block: usize) -> bool {
+        self.stages.iter().any(|stage| stage.contains(&block))
+    }
+
+    /// Whether the embedding is the last matrix, and both are here.
+    pub fn is_tied(&self, shape: &Shape) -> bool {
+        shape.tied && self.has(0) && self.has(shape.layers - 1)
     }
 }
 

@@ -26,7 +26,7 @@ use crate::layers::ring::{Ring, Room};
 use crate::layers::rms_norm::RmsNorm;
 use crate::layers::rope::Rope;
 use crate::number::Number;
-use crate::parameters::{Begin, Gradients, Layout, Parameter, ParameterId, Pass, Unit, Weights};
+use crate::parameters::{Begin, Gradients, Layout, Parameter, ParameterId, Pass, Twin, Unit, Weights};
 use crate::products::{Into, Products};
 use crate::ranks::{Joint, Tensor};
 use crate::routes::Routes;
@@ -71,7 +71,7 @@ impl<T: Number> Copy for Given<'_, T> {}
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct End {
     norm: ParameterId,
-    /// The embedding where they are tied.
+    /// The embedding where they are tied, or a copy of it.
     head: ParameterId,
 }
 
@@ -187,7 +187,7 @@ impl<T: Number> Model<T> {
             let mut next = || ids.next().expect("the layout has the parameters of each stage");
             let end = (layers.end == shape.layers).then(|| {
                 // The embedding is the last in the layout.
-                let head = if shape.tied { all[all.len() - 1] } else { next() };
+                let head = if cut.is_tied(&shape) { all[all.len() - 1] } else { next() };
                 End { head, norm: next() }
             });
             let mut blocks: Vec<BlockIds> =
@@ -383,14 +383,14 @@ impl<T: Number> Model<T> {
 
     /// Enters the end, and the embedding where it is the end's matrix.
     fn enter_end(&self, weights: &mut dyn Weights<T>, pass: Pass) -> Result<()> {
-        if self.shape.tied {
+        if self.cut.is_tied(&self.shape) {
             weights.enter(Unit::Embedding, pass)?;
         }
         weights.enter(Unit::End, pass)
     }
 
     fn leave_end(&self, weights: &mut dyn Weights<T>) -> Result<()> {
-        if self.shape.tied {
+        if self.cut.is_tied(&self.shape) {
             weights.leave(Unit::Embedding)?;
         }
         weights.leave(Unit::End)
@@ -416,7 +416,7 @@ impl<T: Number> Model<T> {
         dy.fill(T::ZERO);
         norm.backward_input(weights.of(ids.norm), x, &kept.factors, d_normed.own(), dy);
         head.backward_weight(kept.normed.all(), &kept.logits, gradients.place(ids.head));
-        if !self.shape.tied {
+        if !self.cut.is_tied(&self.shape) {
             gradients.finished(ids.head)?;
         }
         norm.backward_weight(x, &kept.factors, d_normed.own(), gradients.place(ids.norm));
@@ -435,13 +435,19 @@ fn parameters(shape: &Shape, cut: &Cut, layers: &Range<usize>) -> Vec<Parameter>
     };
     let of = |unit| move |parameter| Parameter { unit: Some(unit), ..parameter };
     let is_last = layers.end == shape.layers;
-    let head = (is_last && !shape.tied).then(|| matrix("head"));
+    // Elsewhere the other one is on another rank.
+    let twin = |twin| Some(twin).filter(|_| shape.tied && !cut.is_tied(shape));
+    let head = (is_last && !cut.is_tied(shape)).then(|| match twin(Twin::Copy) {
+        Some(copy) => Parameter { twin: Some(copy), ..matrix("embedding") },
+        None => matrix("head"),
+    });
     let norm = is_last.then(|| block::norm("norm".into(), shape, cut));
     let mut parameters: Vec<Parameter> = head.into_iter().chain(norm).map(of(Unit::End)).collect();
     for layer in layers.clone().rev() {
         parameters.extend(block::parameters(shape, cut, layer).map(of(Unit::Block(layer))));
     }
-    parameters.extend((layers.start == 0).then(|| of(Unit::Embedding)(matrix("embedding"))));
+    let embedding = || Parameter { twin: twin(Twin::First), ..matrix("embedding") };
+    parameters.extend((layers.start == 0).then(|| of(Unit::Embedding)(embedding())));
     parameters
 }
 

@@ -10,10 +10,10 @@ use consort::Communicator;
 
 use crate::error::Result;
 use crate::number::Number;
-use crate::optimizer::{AdamW, Moments, Share, square_norm};
-use crate::parallel::data::{self, Exchange};
+use crate::optimizer::{AdamW, Moments, Portion, Share, square_norm};
+use crate::parallel::data::{self, Exchange, Replicas};
 use crate::parallel::zero::{Shares, Zero};
-use crate::parameters::{Gradients, Group, Layout, Local, Parameter, Present, Values, Weights};
+use crate::parameters::{Gradients, Layout, Parameter, Present, Twin, Values, Weights};
 use crate::ranks::{Overlap, Tensor};
 
 /// The memory of a rank in bytes, with what lies between buckets and the largest buffers that there were.
@@ -40,13 +40,10 @@ enum Kept<T: Number> {
 pub struct Replica<T: Number> {
     kept: Kept<T>,
     moments: Moments<T>,
-    share: Share,
-    /// Of experts that not all have.
-    of_experts: Share,
+    portion: Portion,
+    /// Room for a gradient of another rank.
+    theirs: Vec<T>,
 }
-
-/// The ranks that have the same parameters, and those of them that have the same experts; `None` is a rank that is alone.
-pub type Replicas<'a> = [Option<&'a Communicator>; 2];
 
 /// Weights that are all here: the rank's own, or a copy.
 pub enum Gathered<'a, T: Number> {
@@ -67,14 +64,8 @@ impl<T: Number> Deref for Gathered<'_, T> {
     }
 }
 
-/// The ranks that have the same parameters, which a rank with a share has.
-fn sharers(comm: Option<&Communicator>) -> &Communicator {
-    comm.expect("a rank with a share has others")
-}
-
 impl<T: Number> Replica<T> {
-    /// Before the first step. `share` is this rank's among those that have the same parameters, and among those that have the same
-    /// experts; one that is alone keeps all.
+    /// Before the first step. `portion` is this rank's; one that has nothing in common with others keeps all.
     ///
     /// # Errors
     /// [`Error::Memory`](crate::error::Error::Memory).
@@ -82,14 +73,15 @@ impl<T: Number> Replica<T> {
         layout: &Layout,
         seed: u64,
         (zero, overlap): (Zero, Overlap),
-        [share, of_experts]: [Share; 2],
+        portion: Portion,
     ) -> Result<Self> {
-        if zero == Zero::Nothing || share.ranks == 1 {
+        if zero == Zero::Nothing || portion.all.ranks == 1 {
             let kept = Kept::All { weights: Values::begin(layout, seed)?, gradients: Values::zeros(layout)? };
-            return Ok(Replica { kept, moments: Moments::new(layout, Share::WHOLE)?, share, of_experts });
+            let moments = Moments::new(layout, Portion::WHOLE)?;
+            return Ok(Replica { kept, moments, portion, theirs: Vec::new() });
         }
-        let kept = Kept::Shares(Box::new(Shares::new(layout, seed, share, (zero, overlap))?));
-        Ok(Replica { kept, moments: Moments::new(layout, share)?, share, of_experts })
+        let kept = Kept::Shares(Box::new(Shares::new(layout, seed, portion, (zero, overlap))?));
+        Ok(Replica { kept, moments: Moments::new(layout, portion)?, portion, theirs: Vec::new() })
     }
 
     /// Runs `pass`, forward and backward of a step, with the weights and a place for gradients, and sums these over the ranks that have
@@ -102,39 +94,46 @@ impl<T: Number> Replica<T> {
     /// If `pass` leaves a gradient unfinished.
     pub fn exchange(
         &mut self,
-        [comm, experts]: Replicas<'_>,
+        replicas: Replicas<'_>,
         (layout, ranks): (&Layout, Tensor<'_>),
         step: Instant,
         pass: impl FnOnce(&mut dyn Weights<T>, &mut dyn Gradients<T>) -> Result<()>,
     ) -> Result<Exchange> {
         let (weights, gradients) = match &mut self.kept {
-            Kept::Shares(shares) => return shares.exchange(sharers(comm), (layout, ranks), step, pass),
+            Kept::Shares(shares) => return shares.exchange(replicas, (layout, ranks), step, pass),
             Kept::All { weights, gradients } => (weights, gradients),
         };
         gradients.buckets_mut().for_each(|bucket| bucket.fill(T::ZERO));
         let mut present = Present::new(layout, weights);
-        let Some(comm) = comm else {
-            pass(&mut present, &mut Local::new(layout, gradients, ranks))?;
-            return Ok(Exchange::default());
-        };
-        let mut exchange =
-            data::exchange((comm, ranks), layout, gradients, step, |sums| pass(&mut present, sums))?;
-        if let Some(experts) = experts {
-            data::sum_experts(experts, layout, gradients, (step, &mut exchange))?;
+        data::exchange((replicas, ranks), layout, gradients, step, |sums| pass(&mut present, sums))
+    }
+
+    /// After an exchange, adds up the gradients of what the first and the last of the ranks of a pipeline both have, if there is
+    /// such: both get the same bits. The bytes that this rank sent.
+    ///
+    /// # Errors
+    /// What the message ends with.
+    pub fn join_twins(&mut self, neighbours: &Communicator, layout: &Layout) -> Result<usize> {
+        let (Kept::All { gradients, .. }, theirs) = (&mut self.kept, &mut self.theirs) else { return Ok(0) };
+        let mut sent = 0;
+        for (id, parameter) in layout.parameters() {
+            let Some(twin) = parameter.twin else { continue };
+            let other = if twin == Twin::First { neighbours.size() - 1 } else { 0 };
+            let own = gradients.of_mut(layout, id);
+            theirs.resize(own.len(), T::ZERO);
+            neighbours.exchange_into(own, other, theirs, other)?;
+            own.iter_mut().zip(&*theirs).for_each(|(own, other)| *own += *other);
+            sent += size_of_val(own);
         }
-        Ok(exchange)
+        Ok(sent)
     }
 
     /// The square of the norm of this rank's share of the gradients; it is number `tensor` of those that share each layer.
     pub fn square_norm(&self, layout: &Layout, tensor: usize) -> f64 {
-        let share = |bucket| match layout.group(bucket) {
-            Group::All => self.share,
-            Group::Experts => self.of_experts,
-        };
-        square_norm(layout, share, tensor, |bucket| match &self.kept {
+        square_norm(layout, self.portion, tensor, |bucket| match &self.kept {
             Kept::All { gradients, .. } => {
                 let all = gradients.bucket(bucket);
-                &all[share(bucket).of(all.len())]
+                &all[self.portion.of(layout, bucket).of(all.len())]
             }
             Kept::Shares(shares) => shares.gradients(bucket),
         })
@@ -147,7 +146,7 @@ impl<T: Number> Replica<T> {
     /// What an all-gather ends with.
     pub fn update(
         &mut self,
-        comm: Option<&Communicator>,
+        replicas: Replicas<'_>,
         layout: &Layout,
         adamw: &AdamW,
         (rate, clipping): (f64, f64),
@@ -155,7 +154,7 @@ impl<T: Number> Replica<T> {
     ) -> Result<()> {
         let mut update = self.moments.step(adamw, rate, clipping);
         match &mut self.kept {
-            Kept::Shares(shares) => shares.update(sharers(comm), layout, update, of_step),
+            Kept::Shares(shares) => shares.update(replicas, layout, update, of_step),
             Kept::All { weights, gradients } => {
                 for bucket in 0..layout.buckets() {
                     update.bucket(layout, bucket, weights.bucket_mut(bucket), gradients.bucket(bucket));
@@ -165,14 +164,14 @@ impl<T: Number> Replica<T> {
         }
     }
 
-    /// All weights, on each rank. All ranks of `comm` call it.
+    /// All weights, on each rank. All ranks of `replicas` call it.
     ///
     /// # Errors
     /// [`Error::Memory`](crate::error::Error::Memory); what an all-gather ends with.
-    pub fn weights(&mut self, comm: Option<&Communicator>, layout: &Layout) -> Result<Gathered<'_, T>> {
+    pub fn weights(&mut self, replicas: Replicas<'_>, layout: &Layout) -> Result<Gathered<'_, T>> {
         match &mut self.kept {
             Kept::All { weights, .. } => Ok(Gathered::Own(weights)),
-            Kept::Shares(shares) => Ok(Gathered::Copy(shares.whole(sharers(comm), layout)?)),
+            Kept::Shares(shares) => Ok(Gathered::Copy(shares.whole(replicas, layout)?)),
         }
     }
 
@@ -186,8 +185,9 @@ impl<T: Number> Replica<T> {
         layout: &Layout,
         mut each: impl FnMut(&'static str, &Parameter, Range<usize>, &[T]),
     ) -> Result<()> {
-        let (share, [mean, square]) = (self.share, self.moments.values());
+        let (portion, [mean, square]) = (self.portion, self.moments.values());
         for bucket in 0..layout.buckets() {
+            let share = portion.of(layout, bucket);
             let (weights, moments) = match &mut self.kept {
                 Kept::All { weights, .. } => {
                     let own = share.of(layout.bucket_elements(bucket));
@@ -219,7 +219,7 @@ impl<T: Number> Replica<T> {
         steps: usize,
         mut fill: impl FnMut(&'static str, &Parameter, Range<usize>, &mut [T]) -> Result<()>,
     ) -> Result<()> {
-        let own = self.share;
+        let portion = self.portion;
         let mut put = |name, bucket, share: Share, values: &mut [T]| -> Result<()> {
             for (id, parameter) in layout.parameters().filter(|(id, _)| layout.bucket(*id) == bucket) {
                 let (elements, within) = (share.elements(layout, id), share.within(layout, id));
@@ -229,11 +229,9 @@ impl<T: Number> Replica<T> {
             }
             Ok(())
         };
-        let of_moments = match self.kept {
-            Kept::All { .. } => Share::WHOLE,
-            Kept::Shares(_) => own,
-        };
         for bucket in 0..layout.buckets() {
+            let own = portion.of(layout, bucket);
+            let of_moments = if matches!(self.kept, Kept::All { .. }) { Share::WHOLE } else { own };
             match &mut self.kept {
                 Kept::All { weights, .. } => {
                     put(STATE[0], bucket, Share::WHOLE, weights.bucket_mut(bucket))?;

@@ -10,7 +10,7 @@ use consort::{Communicator, ReduceOp};
 use crate::error::Result;
 use crate::mesh::{Mesh, Place};
 use crate::number::Number;
-use crate::parameters::{Group, Layout, ParameterId, Shared, Values};
+use crate::parameters::{Group, Layout, ParameterId, Values};
 
 /// The elements of `whole`, a layout of all parameters, on rank 0, from those of `own`, this rank's. All ranks call it.
 ///
@@ -30,7 +30,7 @@ pub fn gather<T: Number>(
     };
     let mut given: HashMap<&str, ParameterId> = HashMap::new();
     for (id, parameter) in own.parameters() {
-        if is_first(parameter.group) && (tensor == 0 || parameter.shared == Shared::Split) {
+        if is_first(parameter.group) && parameter.is_counted(tensor) {
             given.insert(&parameter.name, id);
         }
     }

@@ -9,7 +9,7 @@ use consort::Communicator;
 use consort_trainer::checkpoint::{Checkpoints, format};
 use consort_trainer::error::{Error, Result};
 use consort_trainer::mesh::Degrees;
-use consort_trainer::model::Shape;
+use consort_trainer::model::{Experts, Shape};
 use consort_trainer::number::Number;
 use consort_trainer::optimizer::Schedule;
 use consort_trainer::parallel::pipeline::Order;
@@ -180,6 +180,30 @@ fn stages_of_a_pipeline_go_on_as_any_mesh() {
     let gpipe = Run { order: Order::GPipe, ..pipeline };
     check_bits("pp", pipeline, &[run(mesh(1, 2)), shared, run(mesh(1, 1)), gpipe]);
     check_bits("tp-to-pp", run(mesh(1, 2)), &[pipeline, shared]);
+    // Two stages have the embedding, and one of them saves it.
+    let tied = |run: Run| Run { shape: Shape { tied: true, ..run.shape }, ..run };
+    check_bits("pp-tied", tied(pipeline), &[run(mesh(1, 2)), run(mesh(1, 1)), gpipe].map(tied));
+    check_bits("tp-to-pp-tied", tied(run(mesh(1, 2))), &[tied(pipeline)]);
+}
+
+#[test]
+fn experts_go_on_however_many_ranks_share_them() {
+    let of = |zero, data, expert| {
+        let run = run(Degrees { expert, ..Degrees::data(data) });
+        Run { shape: Shape { experts: Some(Experts { count: 4, top_k: 2 }), ..run.shape }, zero, ..run }
+    };
+    let [nothing, moments, gradients, weights] =
+        [Zero::Nothing, Zero::Moments, Zero::Gradients, Zero::Weights];
+    let others = [of(nothing, 4, 4), of(nothing, 2, 1), of(nothing, 1, 1), of(weights, 4, 2)];
+    check_bits("experts", of(nothing, 4, 2), &others);
+    check_bits("expert-zero1", of(moments, 2, 2), &[of(nothing, 4, 2), of(weights, 2, 2)]);
+    check_bits(
+        "expert-zero3",
+        of(weights, 4, 2),
+        &[of(nothing, 1, 1), of(gradients, 4, 4), of(moments, 4, 2)],
+    );
+    let staged = |run: Run| Run { degrees: Degrees { pipeline: 2, ..run.degrees }, micro_batches: 2, ..run };
+    check_bits("expert-pp", staged(of(nothing, 2, 2)), &[of(nothing, 1, 1), staged(of(nothing, 1, 1))]);
 }
 
 #[test]

@@ -55,6 +55,44 @@ fn a_pipeline_trains_the_model_of_one() {
 }
 
 #[test]
+fn a_pipeline_trains_a_tied_model_as_one_rank_does() {
+    let shape = Shape { tied: true, ..deep().shape };
+    let alone = trained::<f64>(Run { shape, ..deep() }, 10).remove(0);
+    let two = pipeline(2);
+    for (degrees, order, micro_batches) in [
+        (two, Order::OneForwardOneBackward, 2),
+        (two, INTERLEAVED, 2),
+        (pipeline(3), Order::GPipe, 2),
+        (Degrees { data: 2, ..two }, Order::OneForwardOneBackward, 2),
+        (Degrees { tensor: 2, shares_tokens: true, ..two }, Order::OneForwardOneBackward, 1),
+        (Degrees { context: 2, ..two }, Order::OneForwardOneBackward, 1),
+    ] {
+        let run = Run { shape, degrees, order, micro_batches, ..deep() };
+        check_parity(&run, &alone);
+        // Both ends have the same bits of what both have.
+        let text = Text::bundled(shape.sequence).expect("text");
+        let comms = Communicator::local(degrees.ranks() as u32).expect("ranks");
+        let embedding = |comm: &Communicator| {
+            let mut trainer = Trainer::<f64>::new(run, &text, Some(comm)).expect("a trainer");
+            (0..3).for_each(|_| drop(trainer.step().expect("a step")));
+            let layout = trainer.model().layout().clone();
+            let own = trainer.weights().expect("weights");
+            let of = |(id, _)| (degrees.place(comm.rank()).tensor, bits(own.of(&layout, id)));
+            layout.parameters().filter(|(_, parameter)| parameter.twin.is_some()).map(of).next()
+        };
+        let twins: Vec<_> = std::thread::scope(|threads| {
+            let threads: Vec<_> = comms.iter().map(|comm| threads.spawn(|| embedding(comm))).collect();
+            threads.into_iter().filter_map(|thread| thread.join().expect("a rank")).collect()
+        });
+        assert_eq!(twins.len(), 2 * degrees.data * degrees.context * degrees.tensor);
+        for (tensor, values) in &twins {
+            let (_, other) = twins.iter().find(|(other, _)| other == tensor).expect("itself");
+            assert_eq!(values, other, "{degrees:?}");
+        }
+    }
+}
+
+#[test]
 fn a_pipeline_alone_has_the_bits_of_one_rank() {
     for micro_batches in [2, 4] {
         // Squares are added up stage by stage, so that a bound on their sum would round.

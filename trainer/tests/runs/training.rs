@@ -6,7 +6,7 @@ use crate::common::{bits, check_parity, data_parallel, losses, run, trained};
 use consort::Communicator;
 use consort_trainer::mesh::Degrees;
 use consort_trainer::model::{Experts, Shape};
-use consort_trainer::parallel::data::{Exchange, exchange};
+use consort_trainer::parallel::data::{Exchange, Replicas, exchange};
 use consort_trainer::parameters::{Begin, Layout, Parameter, ParameterId, Values};
 use consort_trainer::products::Products;
 use consort_trainer::ranks::Tensor;
@@ -127,7 +127,8 @@ fn a_sum_begins_when_its_bucket_is_complete() {
         let mut values = Values::<f64>::zeros(&layout).expect("memory");
         let step = Instant::now();
         let mut between = step;
-        let exchange = exchange((comm, Tensor::default()), &layout, &mut values, step, |gradients| {
+        let replicas = Replicas { all: Some(comm), ..Replicas::default() };
+        let exchange = exchange((replicas, Tensor::default()), &layout, &mut values, step, |gradients| {
             gradients.place(ids[0]).fill(1.0);
             gradients.finished(ids[0])?;
             between = Instant::now();

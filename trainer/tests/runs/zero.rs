@@ -4,7 +4,7 @@
 use consort::{Communicator, Determinism, Options};
 use consort_trainer::error::Error;
 use consort_trainer::mesh::Degrees;
-use consort_trainer::model::{Cut, Model, Shape};
+use consort_trainer::model::{Cut, Experts, Model, Shape};
 use consort_trainer::parallel::replica::Memory;
 use consort_trainer::parallel::zero::Zero;
 use consort_trainer::parameters::Unit;
@@ -58,6 +58,28 @@ fn shares_of_a_tied_model_train_the_model_of_one() {
     }
 }
 
+/// A run of `data` ranks, of which `expert` share the experts.
+fn with_experts(data: usize, expert: usize) -> Run {
+    let shape = Shape { experts: Some(Experts { count: 4, top_k: 2 }), hidden: 32, ..run().shape };
+    Run { shape, degrees: Degrees { expert, ..Degrees::data(data) }, ..run() }
+}
+
+#[test]
+fn shares_of_experts_train_the_model_of_one() {
+    let alone = trained::<f64>(with_experts(1, 1), 10).remove(0);
+    for zero in STAGES {
+        // Experts of one rank each, and of two; then over two stages, and two parts of a sequence.
+        check_parity(&Run { zero, ..with_experts(2, 2) }, &alone);
+        check_parity(&Run { zero, ..with_experts(4, 2) }, &alone);
+        check_parity(&Run { zero, micro_batches: 2, bucket_bytes: 64, ..with_experts(2, 2) }, &alone);
+    }
+    let given = with_experts(2, 2);
+    let [stages, contexts] =
+        [Degrees { pipeline: 2, ..given.degrees }, Degrees { context: 2, ..given.degrees }];
+    check_parity(&Run { zero: Zero::Weights, micro_batches: 2, degrees: stages, ..given }, &alone);
+    check_parity(&Run { zero: Zero::Weights, degrees: contexts, ..given }, &alone);
+}
+
 #[test]
 fn a_rank_that_is_alone_keeps_all() {
     let [all, zero] =
@@ -85,6 +107,7 @@ fn check_bits(run: Run, options: &Options) {
 fn all_stages_have_the_bits_of_data_parallelism() {
     // A sum of two numbers has one order; of three it has where bits are invariant.
     check_bits(data_parallel(2), &Options::default());
+    check_bits(with_experts(2, 2), &Options::default());
     let options = Options::default().determinism(Determinism::Invariant);
     check_bits(data_parallel(3), &options);
 }

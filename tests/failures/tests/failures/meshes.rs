@@ -51,7 +51,7 @@ fn a_rank_whose_mesh_cannot_be_is_named_to_the_others_which_do_not_wait_for_it()
     let cases: [(Asked<'_>, &str, &str); 6] = [
         ((&[("dp", 2), ("tp", 3)], &[]), "6 places, and the communicator has 4 ranks", "rank 2: dp=2, tp=3;"),
         ((&[("dp", 2), ("dp", 2)], &[]), "two axes with the name dp", "rank 2: dp=2, dp=2;"),
-        ((&[("dp", 2), ("tp", 2), ("", 0)], &[]), "has the name \"\"", "rank 2: dp=2, tp=2, =0;"),
+        ((&[("dp", 2), ("tp", 2), ("", 0)], &[]), "has the name \"\"", "rank 2: dp=2, tp=2, \"\"=0;"),
         ((&[], &[]), "0 axes", "rank 2: ;"),
         ((&[("dp", 2), ("tp", 2)], &[&["dp", "ep"]]), "no axis \"ep\"", "along dp+ep;"),
         ((&[("dp", 2), ("tp", 2)], &[&["tp"]]), "along tp is asked for twice", "along tp;"),

@@ -368,6 +368,69 @@ fn buffers_of_either_kind_come_back() {
     });
 }
 
+/// All-to-all, gather and scatter of blocks that differ, of either kind of buffer, all started before any is waited for.
+#[test]
+fn started_calls_of_blocks_bring_each_block() {
+    on_both(3, |comm| {
+        let (me, size) = (comm.rank(), comm.size());
+        for count in [0, 1, 70, 60_000] {
+            // What a rank has for another: as much as `count` times a number that the two of them alone have, and nothing for some.
+            let length = |from: u32, to: u32| count * ((from + 2 * to) % 4) as usize;
+            let block = |from: u32, to: u32| message(from, to as usize, length(from, to));
+            let to_all: Vec<usize> = (0..size).map(|to| length(me, to)).collect();
+            let from_all: Vec<usize> = (0..size).map(|from| length(from, me)).collect();
+            let sent: Vec<u32> = (0..size).flat_map(|to| block(me, to)).collect();
+            let expected: Vec<u32> = (0..size).flat_map(|from| block(from, me)).collect();
+            let mut shared = consort::alloc::<u32>(sent.len()).expect("memory");
+            shared.copy_from_slice(&sent);
+            let first = comm.start_all_to_all_v(shared, &to_all, vec![9; expected.len()], &from_all)?;
+            let (root, into) = (1, consort::alloc::<u32>(if me == 1 { expected.len() } else { 0 }));
+            let gathered = comm.start_gather_v(block(me, root), into.expect("memory"), &from_all, root)?;
+            let all = if me == 2 { sent.clone() } else { Vec::new() };
+            let scattered = comm.start_scatter_v(all, &to_all, vec![9; length(2, me)], 2)?;
+            // A collective, and a call that waits, in between.
+            let sum = comm.start_all_reduce(vec![me; 10], ReduceOp::Sum)?;
+            let mut again = vec![9; expected.len()];
+            comm.all_to_all_v(&sent, &to_all, &mut again, &from_all)?;
+            let (_, own) = scattered.wait()?;
+            let (input, received) = gathered.wait()?;
+            let (output, all) = first.wait()?;
+            assert!(sum.wait()? == [3; 10] && again == expected && all == expected, "{count}");
+            assert!(output[..] == sent && input == block(me, root) && own == block(2, me), "{count}");
+            assert!(me != root || received[..] == expected, "{count}");
+        }
+        let alone = |count| vec![count; 3];
+        let refused = comm.start_all_to_all_v(vec![1u8; 6], &alone(2), vec![1u8; 6], &alone(3));
+        assert!(matches!(refused, Err(Error::InvalidArgument { .. })));
+        assert!(comm.start_gather_v(vec![1u8], vec![1u8; 3], &alone(1), 3).is_err(), "no such root");
+        assert!(comm.start_scatter_v(vec![1u8; 2], &alone(1), vec![1u8], me).is_err(), "too short");
+        // What is forgotten goes on.
+        drop(comm.start_all_to_all_v(vec![me; 3], &alone(1), vec![9; 3], &alone(1))?);
+        Ok(())
+    });
+}
+
+#[test]
+fn started_blocks_of_different_lengths_name_both_ranks() {
+    for (links, options) in [(Links::Local, options()), (Links::Joined, over_sockets())] {
+        let results = results_of_ranks(3, links, &options, |comm| {
+            // Rank 1 has four for rank 2, which expects five.
+            let (sent, received) = match comm.rank() {
+                1 => ([1, 1, 4], [1, 1, 1]),
+                2 => ([1, 1, 1], [1, 5, 1]),
+                _ => ([1; 3], [1; 3]),
+            };
+            let (input, output) = (vec![1u8; sent.iter().sum()], vec![0u8; received.iter().sum()]);
+            comm.start_all_to_all_v(input, &sent, output, &received)?.wait()?;
+            comm.barrier()
+        });
+        for result in results {
+            let Err(Error::Mismatch { difference, .. }) = &result else { panic!("{links:?}: {result:?}") };
+            assert!(difference.contains("rank 1") && difference.contains("rank 2"), "{difference}");
+        }
+    }
+}
+
 #[test]
 fn dropped_and_refused_works_leave_nothing_behind() {
     on_both(2, |comm| {

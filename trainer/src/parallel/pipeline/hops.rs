@@ -1,40 +1,63 @@
-//! Rows of tokens that go from one stage of a pipeline to the next.
+//! Rows of tokens that go from one stage of a pipeline to the next, beside computation.
 //!
-//! Invariant: rows are named by the action that needs them. What [`Hops::send`] is given is a copy, and what comes is kept until
-//! [`Hops::receive`] asks for it, so when rows travel is a matter of this file alone: all messages between two actions
-//! side by side ([`Hops::meet`]), in the order of [`program`](super::order::program), in which no rank waits for ever whether or not
-//! a send returns before the other side receives. Started messages would begin in `send`, and end in `receive`.
+//! Invariant: rows are named by the action that needs them. A send begins where rows are made, on a copy, and a receive some
+//! messages before its rows are needed, in the order of [`program`](super::order::program): so messages of two ranks have one order,
+//! which is that of their receives too. A rank waits for rows that it needs, which were asked for with all before them, and at the
+//! end for its sends: so no rank waits for ever, as long as each action can begin.
 
 use std::collections::VecDeque;
 
-use consort::Communicator;
+use consort::{Communicator, Work};
 
 use super::order::{Action, Doing, Plan};
 use crate::error::Result;
 use crate::number::Number;
 
+/// How many receives are started that the order has behind the next action: one for each neighbour.
+const AHEAD: usize = 2;
+
 /// Rows on their way.
-pub(super) struct Hops<T> {
+pub(super) struct Hops<T: Number> {
     plan: Plan,
     /// Elements of a message.
     elements: usize,
-    /// Rows that are to be sent, or have come, by the action that needs them.
-    rows: VecDeque<(Action, Vec<T>)>,
+    /// What rows this rank receives, by the actions that need them.
+    expected: Vec<Action>,
+    /// How many of these have been asked for in this step.
+    asked: usize,
+    coming: Vec<(Action, Work<Vec<T>>)>,
+    going: VecDeque<Work<Vec<T>>>,
+    /// The rows of the action that is next.
+    here: Option<(Action, Vec<T>)>,
     /// Rooms without rows.
     free: Vec<Vec<T>>,
     sent_bytes: usize,
 }
 
 impl<T: Number> Hops<T> {
-    /// Of a pipeline whose messages have `elements` elements each.
-    pub(super) fn new(plan: Plan, elements: usize) -> Self {
-        Hops { plan, elements, rows: VecDeque::new(), free: Vec::new(), sent_bytes: 0 }
+    /// Of a rank that does `doings`, with messages of `elements` elements each.
+    pub(super) fn new(plan: Plan, doings: &[Doing], elements: usize) -> Self {
+        let received = |doing: &Doing| match doing {
+            Doing::Receive(action) => Some(*action),
+            _ => None,
+        };
+        Hops {
+            plan,
+            elements,
+            expected: doings.iter().filter_map(received).collect(),
+            asked: 0,
+            coming: Vec::new(),
+            going: VecDeque::new(),
+            here: None,
+            free: Vec::new(),
+            sent_bytes: 0,
+        }
     }
 
     /// Begins a step: forgets rows that one which failed has left.
     pub(super) fn begin(&mut self) {
-        self.free.extend(self.rows.drain(..).map(|(_, rows)| rows));
-        self.sent_bytes = 0;
+        (self.asked, self.sent_bytes) = (0, 0);
+        (self.coming, self.going, self.here) = (Vec::new(), VecDeque::new(), None);
     }
 
     /// The bytes that this rank sent since [`Hops::begin`].
@@ -42,63 +65,76 @@ impl<T: Number> Hops<T> {
         self.sent_bytes
     }
 
-    /// Takes rows along for `action`, which another rank does.
-    pub(super) fn send(&mut self, action: Action, rows: &[T]) {
-        let mut room = self.room();
-        room.copy_from_slice(rows);
-        self.rows.push_back((action, room));
+    /// Starts to receive: the first `reached` messages, and some behind them.
+    ///
+    /// # Errors
+    /// What can be seen at once.
+    pub(super) fn ask(&mut self, comm: &Communicator, reached: usize) -> Result<()> {
+        while self.asked < self.expected.len().min(reached + AHEAD) {
+            let action = self.expected[self.asked];
+            let from = self.plan.source(action).expect("an action without a source receives nothing");
+            let room = self.room()?;
+            self.coming.push((action, comm.start_receive(room, from as u32)?));
+            self.asked += 1;
+        }
+        Ok(())
     }
 
-    /// The rows for `action`, which this rank does.
+    /// Waits for the rows for `action`, which this rank does next.
+    ///
+    /// # Errors
+    /// What the message ends with: a neighbour that is lost is named.
     ///
     /// # Panics
-    /// If they have not come.
+    /// If they have not been asked for.
+    pub(super) fn wait(&mut self, action: Action) -> Result<()> {
+        let place = self.coming.iter().position(|(other, _)| *other == action);
+        let (_, work) = self.coming.remove(place.expect("rows are asked for before they are needed"));
+        self.here = Some((action, work.wait()?));
+        Ok(())
+    }
+
+    /// Takes the rows for `action`, which have been waited for.
+    ///
+    /// # Panics
+    /// If they have not.
     pub(super) fn receive(&mut self, action: Action, rows: &mut [T]) {
-        let room = self.take(action);
+        let here = self.here.take().filter(|(of, _)| *of == action);
+        let (_, room) = here.expect("rows are waited for before they are used");
         rows.copy_from_slice(&room);
         self.free.push(room);
     }
 
-    /// Sends and receives `messages`, all of them together.
+    /// Starts to send a copy of rows for `action`, which another rank does.
     ///
     /// # Errors
-    /// What the first message that fails ends with: a neighbour that is lost is named.
-    ///
-    /// # Panics
-    /// If there are no rows for one to be sent.
-    pub(super) fn meet(&mut self, comm: &Communicator, messages: &[Doing]) -> Result<()> {
-        let (mut sent, mut received) = (Vec::new(), Vec::new());
-        for message in messages {
-            match *message {
-                Doing::Send(action) => sent.push((action, self.take(action))),
-                Doing::Receive(action) => received.push((action, self.room())),
-                Doing::Compute(_) => {}
-            }
-        }
-        let rank = |stage: usize| self.plan.rank(stage) as u32;
-        consort::group(|group| {
-            for (action, rows) in &sent {
-                group.send(comm, rows, rank(action.stage))?;
-            }
-            for (action, rows) in &mut received {
-                let from = self.plan.source(*action).expect("an action without a source receives nothing");
-                group.receive(comm, rows, from as u32)?;
-            }
-            Ok(())
-        })?;
-        self.sent_bytes += sent.len() * self.elements * size_of::<T>();
-        self.free.extend(sent.into_iter().map(|(_, rows)| rows));
-        self.rows.extend(received);
+    /// What can be seen at once, or what an earlier send has ended with.
+    pub(super) fn send(&mut self, comm: &Communicator, action: Action, rows: &[T]) -> Result<()> {
+        let mut room = self.room()?;
+        room.copy_from_slice(rows);
+        self.going.push_back(comm.start_send(room, self.plan.rank(action.stage) as u32)?);
+        self.sent_bytes += self.elements * size_of::<T>();
         Ok(())
     }
 
-    fn room(&mut self) -> Vec<T> {
-        self.free.pop().unwrap_or_else(|| vec![T::ZERO; self.elements])
+    /// Ends a step: waits until what was sent has been taken.
+    ///
+    /// # Errors
+    /// As [`Hops::wait`].
+    pub(super) fn end(&mut self) -> Result<()> {
+        self.going.drain(..).try_for_each(|work| {
+            self.free.push(work.wait()?);
+            Ok(())
+        })
     }
 
-    fn take(&mut self, action: Action) -> Vec<T> {
-        let place = self.rows.iter().position(|(other, _)| *other == action);
-        let rows = place.and_then(|place| self.rows.remove(place));
-        rows.expect("a message is made before it is sent, and received before it is needed").1
+    /// A room for rows: of a send that is over, if there is one.
+    fn room(&mut self) -> Result<Vec<T>> {
+        if self.going.front().is_some_and(Work::is_done)
+            && let Some(work) = self.going.pop_front()
+        {
+            self.free.push(work.wait()?);
+        }
+        Ok(self.free.pop().unwrap_or_else(|| vec![T::ZERO; self.elements]))
     }
 }

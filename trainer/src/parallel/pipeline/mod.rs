@@ -67,6 +67,26 @@ pub struct Through<'a, T: Number> {
     pub begun: Instant,
 }
 
+/// The ranks of a pipeline of several.
+fn neighbours<'a, T: Number>(through: &Through<'a, T>) -> &'a Communicator {
+    through.neighbours.expect("a pipeline of one rank has no messages")
+}
+
+impl Passage {
+    /// Does what is nothing but waiting for other stages, in a step that began at `step`.
+    ///
+    /// # Errors
+    /// What that ends with.
+    pub fn idle(&mut self, step: Instant, wait: impl FnOnce() -> Result<()>) -> Result<()> {
+        let begun = Instant::now();
+        wait()?;
+        let end = Instant::now();
+        self.idle += end - begun;
+        self.spans.push(Span::new(Activity::Idle, step, begun, end));
+        Ok(())
+    }
+}
+
 /// Rooms for what `actions`, those of one rank, have in flight: for each of its stages and micro-batches in it the number of a room, and
 /// for each room what it is for. Stages for which `kind` is the same share rooms; a room is used again when its backward is over.
 fn rooms(plan: &Plan, actions: &[Action], kind: impl Fn(usize) -> usize) -> (Vec<usize>, Vec<usize>) {
@@ -107,11 +127,12 @@ impl<T: Number> Pipeline<T> {
         let rooms: Vec<Activations<T>> =
             kinds.into_iter().map(|chunk| model.activations(chunk, sequences)).collect();
         let elements = rooms.first().map_or(0, |room| room.output().len());
+        let doings = program(&plan).swap_remove(rank);
         Pipeline {
-            doings: program(&plan).swap_remove(rank),
             tokens: sequences * model.lengths().sequence,
             workspace: model.workspace(sequences).with_routes(routes),
-            hops: Hops::new(plan, elements),
+            hops: Hops::new(plan, &doings, elements),
+            doings,
             plan,
             slots,
             rooms,
@@ -140,26 +161,38 @@ impl<T: Number> Pipeline<T> {
         let routed = self.workspace.routed_bytes();
         let (idle, spans) = (Duration::ZERO, Vec::new());
         let mut passage = Passage { loss: 0.0, idle, sent_bytes: 0, routed_bytes: 0, spans };
-        let is_message = |doing: &Doing| !matches!(doing, Doing::Compute(_));
-        for doings in doings.chunk_by(|one, other| is_message(one) && is_message(other)) {
+        let mut received = 0;
+        for doing in doings {
+            let action = match *doing {
+                Doing::Compute(action) => action,
+                Doing::Receive(_) => {
+                    received += 1;
+                    continue;
+                }
+                // It was started where its rows were made.
+                Doing::Send(_) => continue,
+            };
+            if let Some(comm) = through.neighbours {
+                self.hops.ask(comm, received)?;
+            }
+            if self.plan.source(action).is_some() {
+                passage.idle(through.begun, || self.hops.wait(action))?;
+            }
             let begun = Instant::now();
-            let activity = match (doings, through.neighbours) {
-                ([Doing::Compute(action)], _) if action.pass == Pass::Forward => {
-                    passage.loss += self.forward(*action, through)?;
+            let activity = match action.pass {
+                Pass::Forward => {
+                    passage.loss += self.forward(action, through)?;
                     Activity::Forward
                 }
-                ([Doing::Compute(action)], _) => {
-                    self.backward(*action, through, gradients)?;
+                Pass::Backward => {
+                    self.backward(action, through, gradients)?;
                     Activity::Backward
                 }
-                (messages, Some(comm)) => {
-                    self.hops.meet(comm, messages)?;
-                    passage.idle += begun.elapsed();
-                    Activity::Idle
-                }
-                (_, None) => unreachable!("a pipeline of one rank has no messages"),
             };
             passage.spans.push(Span::new(activity, through.begun, begun, Instant::now()));
+        }
+        if through.neighbours.is_some() {
+            passage.idle(through.begun, || self.hops.end())?;
         }
         passage.sent_bytes = self.hops.sent_bytes();
         passage.routed_bytes = self.workspace.routed_bytes() - routed;
@@ -184,7 +217,7 @@ impl<T: Number> Pipeline<T> {
         }
         model.forward(chunk, (&mut *through.weights, ranks), tokens, kept, workspace)?;
         let Some(next) = plan.next(action) else { return model.loss(ranks, targets, kept) };
-        hops.send(next, kept.output());
+        hops.send(neighbours(through), next, kept.output())?;
         Ok(0.0)
     }
 
@@ -203,10 +236,10 @@ impl<T: Number> Pipeline<T> {
         let is_last = action.micro + 1 == plan.micro_batches;
         let gradients = if is_last { &mut *unfinished.0 } else { &mut unfinished as &mut dyn Gradients<T> };
         let (given, rooms) = ((tokens, targets, through.factor), (&mut rooms[slot], &mut *workspace));
-        let Through { model, weights, ranks, .. } = through;
+        let Through { model, weights, ranks, .. } = &mut *through;
         model.backward(chunk, (&mut **weights, ranks), given, rooms, gradients)?;
         if let Some(next) = plan.next(action) {
-            hops.send(next, workspace.gradient_mut());
+            hops.send(neighbours(through), next, workspace.gradient_mut())?;
         }
         Ok(())
     }

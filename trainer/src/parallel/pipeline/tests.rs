@@ -159,6 +159,44 @@ fn messages_end_on_both_sides_at_once_and_no_rank_waits_for_ever() {
     }
 }
 
+/// More than links hold: no rank receives before all have sent.
+#[test]
+fn rows_are_on_their_way_before_they_are_received() {
+    let plan = Plan { order: Order::OneForwardOneBackward, ranks: 2, micro_batches: 4 };
+    let elements = 1 << 18;
+    let options = consort::Options::default().timeout(Duration::from_secs(60));
+    let comms = Communicator::local_with(2, &options).expect("ranks");
+    let doings = program(&plan);
+    std::thread::scope(|threads| {
+        for (rank, comm) in comms.iter().enumerate() {
+            let mut hops = Hops::<f32>::new(plan, &doings[rank], elements);
+            let action = |stage, micro| {
+                let pass = if stage == 1 { Pass::Forward } else { Pass::Backward };
+                Action { pass, stage, micro }
+            };
+            threads.spawn(move || {
+                let mut rows = vec![0.0; elements];
+                for step in 0..2 {
+                    hops.begin();
+                    let value = |stage, micro| (step * 100 + stage * 10 + micro) as f32;
+                    for micro in 0..4 {
+                        rows.fill(value(1 - rank, micro));
+                        hops.send(comm, action(1 - rank, micro), &rows).expect("it begins");
+                    }
+                    for micro in 0..4 {
+                        hops.ask(comm, micro + 1).expect("it begins");
+                        hops.wait(action(rank, micro)).expect("it comes");
+                        hops.receive(action(rank, micro), &mut rows);
+                        assert!(rows.iter().all(|row| *row == value(rank, micro)), "{rank} {micro}");
+                    }
+                    hops.end().expect("the other has taken all");
+                    assert_eq!(hops.sent_bytes(), 4 * elements * size_of::<f32>());
+                }
+            });
+        }
+    });
+}
+
 #[test]
 fn an_order_that_cannot_go_on_is_seen() {
     let plan = Plan { order: Order::OneForwardOneBackward, ranks: 2, micro_batches: 2 };

@@ -1,6 +1,7 @@
 //! ZeRO: ranks with the same parameters keep shares of what belongs to these (Rajbhandari and others, 2020, arXiv 1910.02054).
 //!
-//! Invariant: a rank has the same share of each bucket, and what is shared is summed and changed by one rank alone. A bucket's gradients
+//! Invariant: a rank has the same share of each bucket that the same ranks have, and what is shared is summed and changed by one rank alone.
+//! Experts are shared by those that have them, and where that is one rank it has the whole bucket, and exchanges nothing. A bucket's gradients
 //! go into a reduce-scatter when they are complete, and its weights come by an all-gather when its share is changed (stages
 //! 1 and 2) or its unit is entered (stage 3). Bits are those of data parallelism where the library folds an all-reduce and a
 //! reduce-scatter in the same order: with two ranks, or where its bits are invariant. With several backward passes in a step,
@@ -13,12 +14,11 @@ mod weights;
 use std::time::Instant;
 
 use clap::ValueEnum;
-use consort::Communicator;
 
 use crate::error::Result;
 use crate::number::Number;
-use crate::optimizer::{Share, Update};
-use crate::parallel::data::Exchange;
+use crate::optimizer::{Portion, Update};
+use crate::parallel::data::{Exchange, Replicas};
 use crate::parameters::{Gradients, Layout, Values, Weights};
 use crate::ranks::{Overlap, Tensor};
 use crate::timeline::{Activity, Span};
@@ -54,30 +54,30 @@ impl<T: Number> Shares<T> {
     pub(super) fn new(
         layout: &Layout,
         seed: u64,
-        share: Share,
+        portion: Portion,
         (zero, overlap): (Zero, Overlap),
     ) -> Result<Self> {
         Ok(Shares {
-            weights: Changed::new(layout, seed, share, (zero < Zero::Weights, overlap))?,
-            sums: Sums::new(layout, share, zero < Zero::Gradients)?,
+            weights: Changed::new(layout, seed, portion, (zero < Zero::Weights, overlap))?,
+            sums: Sums::new(layout, portion, zero < Zero::Gradients)?,
         })
     }
 
     /// As [`Replica::exchange`](super::replica::Replica::exchange).
     pub(super) fn exchange(
         &mut self,
-        comm: &Communicator,
+        replicas: Replicas<'_>,
         (layout, ranks): (&Layout, Tensor<'_>),
         step: Instant,
         pass: impl FnOnce(&mut dyn Weights<T>, &mut dyn Gradients<T>) -> Result<()>,
     ) -> Result<Exchange> {
         let Shares { weights, sums } = self;
         sums.begin();
-        let mut summed = Summed { sums: &mut *sums, comm, layout, ranks };
-        pass(&mut Found { weights: &mut *weights, comm, layout }, &mut summed)?;
+        let mut summed = Summed { sums: &mut *sums, replicas, layout, ranks };
+        pass(&mut Found { weights: &mut *weights, replicas, layout }, &mut summed)?;
         sums.look();
         let begun = Instant::now();
-        sums.end(comm)?;
+        sums.end(replicas, layout)?;
         let end = Instant::now();
         let of_sums = sums.flights.iter().map(|flight| flight.span(Activity::Sum, step));
         let of_weights = weights.flights.iter().map(|flight| flight.span(Activity::Gather, step));
@@ -97,13 +97,13 @@ impl<T: Number> Shares<T> {
     /// Changes the weights of all buckets, and adds to the step's exchange what was waited for meanwhile.
     pub(super) fn update(
         &mut self,
-        comm: &Communicator,
+        replicas: Replicas<'_>,
         layout: &Layout,
         mut update: Update<'_, T>,
         (step, exchange): (Instant, &mut Exchange),
     ) -> Result<()> {
         let Shares { weights, sums } = self;
-        weights.update(comm, layout, |bucket, own| {
+        weights.update(replicas, layout, |bucket, own| {
             update.bucket(layout, bucket, own, sums.bucket(bucket));
         })?;
         exchange.exposed += std::mem::take(&mut weights.waited);
@@ -112,8 +112,8 @@ impl<T: Number> Shares<T> {
     }
 
     /// All weights, on each rank. All ranks call it.
-    pub(super) fn whole(&mut self, comm: &Communicator, layout: &Layout) -> Result<Values<T>> {
-        self.weights.whole(comm, layout)
+    pub(super) fn whole(&mut self, replicas: Replicas<'_>, layout: &Layout) -> Result<Values<T>> {
+        self.weights.whole(replicas, layout)
     }
 
     /// This rank's share of the weights of a bucket.

@@ -9,12 +9,13 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use consort::{Communicator, ReduceOp, Work};
+use consort::{ReduceOp, Work};
 
 use super::pool::Pool;
 use crate::error::Result;
 use crate::number::Number;
-use crate::optimizer::Share;
+use crate::optimizer::{Portion, Share};
+use crate::parallel::data::Replicas;
 use crate::parameters::{Gradients, Layout, ParameterId, Values};
 use crate::ranks::{Overlap, Tensor, ring};
 use crate::timeline::Flight;
@@ -31,7 +32,8 @@ struct Sum<T: Number> {
 
 /// The gradients of a rank that keeps its share.
 pub(super) struct Sums<T: Number> {
-    share: Share,
+    /// Of each bucket.
+    shares: Vec<Share>,
     /// Of the buckets that are not being summed. In stage 1 all have one at the end of a step.
     open: Vec<Option<Vec<T>>>,
     /// For each bucket the gradients that are not complete.
@@ -51,15 +53,17 @@ pub(super) struct Sums<T: Number> {
 
 impl<T: Number> Sums<T> {
     /// Before the first step. `keeps_all` is stage 1.
-    pub(super) fn new(layout: &Layout, share: Share, keeps_all: bool) -> Result<Self> {
+    pub(super) fn new(layout: &Layout, portion: Portion, keeps_all: bool) -> Result<Self> {
         let largest = (0..layout.buckets()).map(|bucket| layout.bucket_elements(bucket)).max();
+        let shares = portion.shares(layout);
+        let of_sums = || Values::shares(layout, |bucket| shares[bucket].ranks);
         Ok(Sums {
-            share,
             open: (0..layout.buckets()).map(|_| None).collect(),
             missing: layout.members(),
             complete: VecDeque::new(),
             started: VecDeque::new(),
-            kept: if keeps_all { None } else { Some(Values::shares(layout, share.ranks)?) },
+            kept: if keeps_all { None } else { Some(of_sums()?) },
+            shares,
             pool: Pool::new(if keeps_all { 0 } else { largest.unwrap_or_default() }),
             flights: Vec::new(),
             waited: Duration::ZERO,
@@ -83,9 +87,13 @@ impl<T: Number> Sums<T> {
     }
 
     /// Starts the sums of all buckets that are complete.
-    fn start(&mut self, comm: &Communicator) -> Result<()> {
+    fn start(&mut self, replicas: Replicas<'_>, layout: &Layout) -> Result<()> {
         while let Some(bucket) = self.complete.pop_front() {
             let buffer = self.open[bucket].take().expect("the bucket was opened by its gradients");
+            let Some(comm) = replicas.of(layout.group(bucket)) else {
+                self.keep(bucket, buffer);
+                continue;
+            };
             self.sent += ring::<T>(buffer.len(), comm.size());
             let flight = Flight::now();
             let work = comm.start_reduce_scatter_in_place(buffer, ReduceOp::Sum)?;
@@ -102,24 +110,29 @@ impl<T: Number> Sums<T> {
             let buffer = work.wait()?;
             flight.look(true);
             self.flights.push(flight);
-            let Some(kept) = &mut self.kept else {
-                self.open[bucket] = Some(buffer);
-                continue;
-            };
-            let sums = &buffer[self.share.of(buffer.len())];
-            kept.bucket_mut(bucket).iter_mut().zip(sums).for_each(|(kept, sum)| *kept += *sum);
-            self.pool.give(buffer);
+            self.keep(bucket, buffer);
         }
         self.waited += begun.elapsed();
         Ok(())
+    }
+
+    /// Keeps of a bucket that is summed what this rank needs.
+    fn keep(&mut self, bucket: usize, buffer: Vec<T>) {
+        let Some(kept) = &mut self.kept else {
+            self.open[bucket] = Some(buffer);
+            return;
+        };
+        let sums = &buffer[self.shares[bucket].of(buffer.len())];
+        kept.bucket_mut(bucket).iter_mut().zip(sums).for_each(|(kept, sum)| *kept += *sum);
+        self.pool.give(buffer);
     }
 
     /// Waits until all sums are over, and starts those that are not.
     ///
     /// # Panics
     /// If a gradient was left unfinished.
-    pub(super) fn end(&mut self, comm: &Communicator) -> Result<()> {
-        self.start(comm)?;
+    pub(super) fn end(&mut self, replicas: Replicas<'_>, layout: &Layout) -> Result<()> {
+        self.start(replicas, layout)?;
         self.settle(0)?;
         let is_closed = |open: &Option<Vec<T>>| open.is_some() == self.kept.is_none();
         assert!(self.open.iter().all(is_closed), "every gradient is finished");
@@ -133,7 +146,7 @@ impl<T: Number> Sums<T> {
     pub(super) fn bucket(&self, bucket: usize) -> &[T] {
         match (&self.kept, &self.open[bucket]) {
             (Some(kept), _) => kept.bucket(bucket),
-            (None, Some(all)) => &all[self.share.of(all.len())],
+            (None, Some(all)) => &all[self.shares[bucket].of(all.len())],
             (None, None) => panic!("bucket {bucket} is summed before its sums are read"),
         }
     }
@@ -147,7 +160,7 @@ impl<T: Number> Sums<T> {
 /// Where a backward pass leaves gradients whose sums are shared.
 pub(super) struct Summed<'a, T: Number> {
     pub(super) sums: &'a mut Sums<T>,
-    pub(super) comm: &'a Communicator,
+    pub(super) replicas: Replicas<'a>,
     pub(super) layout: &'a Layout,
     pub(super) ranks: Tensor<'a>,
 }
@@ -157,7 +170,7 @@ impl<T: Number> Summed<'_, T> {
     fn complete(&mut self, id: ParameterId) -> Result<()> {
         let (ranks, layout, bucket) = (self.ranks, self.layout, self.layout.bucket(id));
         layout.parameter(id).complete(self.place(id), &ranks)?;
-        let Summed { sums, comm, .. } = self;
+        let Summed { sums, replicas, .. } = self;
         sums.missing[bucket] -= 1;
         if sums.missing[bucket] == 0 {
             sums.missing[bucket] = layout.parameters().filter(|(id, _)| layout.bucket(*id) == bucket).count();
@@ -165,11 +178,11 @@ impl<T: Number> Summed<'_, T> {
             match (ranks.overlap(), sums.kept.is_some()) {
                 (Overlap::Beside, true) => {
                     sums.settle(UNDER_WAY - 1)?;
-                    sums.start(comm)?;
+                    sums.start(*replicas, layout)?;
                 }
-                (Overlap::Beside, false) => sums.start(comm)?,
+                (Overlap::Beside, false) => sums.start(*replicas, layout)?,
                 (Overlap::Apart, true) => {
-                    sums.start(comm)?;
+                    sums.start(*replicas, layout)?;
                     sums.settle(0)?;
                 }
                 (Overlap::Apart, false) => {}

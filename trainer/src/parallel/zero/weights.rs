@@ -3,8 +3,8 @@
 //! Invariant: a bucket is here, coming, or away. In stages 1 and 2 all are here, but for those whose all-gather a step has started, which is
 //! waited for when a unit of the bucket is entered. In stage 3 a rank keeps its share of each bucket, and a bucket is here from when
 //! its unit is entered until it is left. What is entered next is fetched meanwhile: the first step shows the order. All ranks
-//! enter in the same order, so they start the same calls. Where ranks are [apart](Overlap::Apart), all-gathers are waited for as soon
-//! as they are started, and nothing is fetched before it is entered.
+//! enter in the same order, so they start the same calls. A bucket that is on this rank alone is read where it is kept. Where ranks are
+//! [apart](Overlap::Apart), all-gathers are waited for as soon as they are started, and nothing is fetched before it is entered.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,8 @@ use consort::{Communicator, Work};
 use super::pool::Pool;
 use crate::error::Result;
 use crate::number::Number;
-use crate::optimizer::Share;
+use crate::optimizer::{Portion, Share};
+use crate::parallel::data::Replicas;
 use crate::parameters::{Layout, ParameterId, Pass, Unit, Values, Weights};
 use crate::ranks::{Overlap, ring};
 use crate::timeline::Flight;
@@ -54,7 +55,8 @@ impl Order {
 
 /// The weights of a rank that changes its share.
 pub(super) struct Changed<T: Number> {
-    share: Share,
+    /// Of each bucket.
+    shares: Vec<Share>,
     /// In stage 3, this rank's share.
     kept: Option<Values<T>>,
     buckets: Vec<Bucket<T>>,
@@ -73,13 +75,15 @@ impl<T: Number> Changed<T> {
     pub(super) fn new(
         layout: &Layout,
         seed: u64,
-        share: Share,
+        portion: Portion,
         (keeps_all, overlap): (bool, Overlap),
     ) -> Result<Self> {
         let largest = (0..layout.buckets()).map(|bucket| layout.bucket_elements(bucket)).max();
+        let shares = portion.shares(layout);
+        let own = || Values::shares(layout, |bucket| shares[bucket].ranks);
         let mut weights = Changed {
-            share,
-            kept: if keeps_all { None } else { Some(Values::shares(layout, share.ranks)?) },
+            kept: if keeps_all { None } else { Some(own()?) },
+            shares,
             buckets: Vec::new(),
             pool: Pool::new(if keeps_all { 0 } else { largest.unwrap_or_default() }),
             order: Order::default(),
@@ -95,7 +99,7 @@ impl<T: Number> Changed<T> {
             let begun = match &mut weights.kept {
                 None => Bucket::Here(all),
                 Some(kept) => {
-                    kept.bucket_mut(bucket).copy_from_slice(&all[share.of(all.len())]);
+                    kept.bucket_mut(bucket).copy_from_slice(&all[weights.shares[bucket].of(all.len())]);
                     weights.pool.give(all);
                     Bucket::Away
                 }
@@ -120,13 +124,18 @@ impl<T: Number> Changed<T> {
     }
 
     /// Starts to bring the buckets of a unit that are away.
-    fn fetch(&mut self, comm: &Communicator, buckets: std::ops::Range<usize>) -> Result<()> {
+    fn fetch(
+        &mut self,
+        replicas: Replicas<'_>,
+        layout: &Layout,
+        buckets: std::ops::Range<usize>,
+    ) -> Result<()> {
         for bucket in buckets {
             let (Some(kept), Bucket::Away) = (&self.kept, &self.buckets[bucket]) else { continue };
-            let share = kept.bucket(bucket);
-            let elements = share.len() * self.share.ranks;
+            let Some(comm) = replicas.of(layout.group(bucket)) else { continue };
+            let elements = layout.bucket_elements(bucket);
             let mut all = self.pool.take(elements);
-            all[self.share.of(elements)].copy_from_slice(share);
+            all[self.shares[bucket].of(elements)].copy_from_slice(kept.bucket(bucket));
             self.gather(comm, bucket, all)?;
         }
         Ok(())
@@ -152,7 +161,7 @@ impl<T: Number> Changed<T> {
     /// Changes this rank's share of each bucket by `change`, and has the other ranks' come; the end of a step.
     pub(super) fn update(
         &mut self,
-        comm: &Communicator,
+        replicas: Replicas<'_>,
         layout: &Layout,
         mut change: impl FnMut(usize, &mut [T]),
     ) -> Result<()> {
@@ -161,11 +170,11 @@ impl<T: Number> Changed<T> {
             let all = self.take(bucket)?;
             match (&mut self.kept, all) {
                 (None, Some(mut all)) => {
-                    let own = self.share.of(all.len());
+                    let own = self.shares[bucket].of(all.len());
                     change(bucket, &mut all[own]);
-                    match self.overlap {
-                        Overlap::Beside => self.gather(comm, bucket, all)?,
-                        Overlap::Apart => self.buckets[bucket] = Bucket::Here(all),
+                    match replicas.of(layout.group(bucket)).filter(|_| self.overlap == Overlap::Beside) {
+                        Some(comm) => self.gather(comm, bucket, all)?,
+                        None => self.buckets[bucket] = Bucket::Here(all),
                     }
                 }
                 (Some(kept), before) => {
@@ -177,14 +186,15 @@ impl<T: Number> Changed<T> {
         }
         self.order.begin();
         if self.overlap == Overlap::Apart {
-            return if self.kept.is_none() { self.gather_all(comm) } else { Ok(()) };
+            return if self.kept.is_none() { self.gather_all(replicas, layout) } else { Ok(()) };
         }
-        self.order.next().map_or(Ok(()), |first| self.fetch(comm, layout.unit(first)))
+        self.order.next().map_or(Ok(()), |first| self.fetch(replicas, layout, layout.unit(first)))
     }
 
     /// Has all buckets come, in the order of [`Changed::update`], and waits for them.
-    fn gather_all(&mut self, comm: &Communicator) -> Result<()> {
+    fn gather_all(&mut self, replicas: Replicas<'_>, layout: &Layout) -> Result<()> {
         for bucket in (0..self.buckets.len()).rev() {
+            let Some(comm) = replicas.of(layout.group(bucket)) else { continue };
             if let Some(all) = self.take(bucket)? {
                 self.gather(comm, bucket, all)?;
             }
@@ -207,7 +217,7 @@ impl<T: Number> Changed<T> {
         }
         match (&self.kept, &self.buckets[bucket]) {
             (Some(kept), _) => Ok(kept.bucket(bucket)),
-            (None, Bucket::Here(all)) => Ok(&all[self.share.of(all.len())]),
+            (None, Bucket::Here(all)) => Ok(&all[self.shares[bucket].of(all.len())]),
             (None, _) => unreachable!("a rank that keeps all has a bucket, or waits for it"),
         }
     }
@@ -235,12 +245,16 @@ impl<T: Number> Changed<T> {
     }
 
     /// All weights, on each rank. All ranks call it.
-    pub(super) fn whole(&mut self, comm: &Communicator, layout: &Layout) -> Result<Values<T>> {
+    pub(super) fn whole(&mut self, replicas: Replicas<'_>, layout: &Layout) -> Result<Values<T>> {
         let mut values = Values::zeros(layout)?;
         for bucket in 0..layout.buckets() {
             let is_away = matches!(self.buckets[bucket], Bucket::Away);
-            self.fetch(comm, bucket..bucket + 1)?;
-            let Some(all) = self.take(bucket)? else { continue };
+            self.fetch(replicas, layout, bucket..bucket + 1)?;
+            let Some(all) = self.take(bucket)? else {
+                let kept = self.alone(bucket).expect("what is kept and not fetched is this rank's alone");
+                values.bucket_mut(bucket).copy_from_slice(kept);
+                continue;
+            };
             values.bucket_mut(bucket).copy_from_slice(&all);
             if is_away {
                 self.pool.give(all);
@@ -249,6 +263,11 @@ impl<T: Number> Changed<T> {
             }
         }
         Ok(values)
+    }
+
+    /// In stage 3, a bucket that no other rank has.
+    fn alone(&self, bucket: usize) -> Option<&[T]> {
+        self.kept.as_ref().filter(|_| self.shares[bucket] == Share::WHOLE).map(|kept| kept.bucket(bucket))
     }
 
     /// The memory of the weights.
@@ -260,25 +279,30 @@ impl<T: Number> Changed<T> {
 /// Where a pass finds weights.
 pub(super) struct Found<'a, T: Number> {
     pub(super) weights: &'a mut Changed<T>,
-    pub(super) comm: &'a Communicator,
+    pub(super) replicas: Replicas<'a>,
     pub(super) layout: &'a Layout,
 }
 
 impl<T: Number> Weights<T> for Found<'_, T> {
     fn enter(&mut self, unit: Unit, _: Pass) -> Result<()> {
-        let Found { weights, comm, layout } = self;
+        let Found { weights, replicas, layout } = self;
         weights.order.enter(unit);
-        weights.fetch(comm, layout.unit(unit))?;
+        weights.fetch(*replicas, layout, layout.unit(unit))?;
         if let Some(next) = weights.order.next().filter(|_| weights.overlap == Overlap::Beside) {
-            weights.fetch(comm, layout.unit(next))?;
+            weights.fetch(*replicas, layout, layout.unit(next))?;
         }
         layout.unit(unit).try_for_each(|bucket| weights.arrive(bucket))
     }
 
     fn of(&self, id: ParameterId) -> &[T] {
-        match &self.weights.buckets[self.layout.bucket(id)] {
-            Bucket::Here(all) => &all[self.layout.range(id)],
-            _ => panic!("{} is read before its unit is entered", self.layout.parameter(id).name),
+        let (bucket, range) = (self.layout.bucket(id), self.layout.range(id));
+        let all = match &self.weights.buckets[bucket] {
+            Bucket::Here(all) => Some(&all[..]),
+            _ => self.weights.alone(bucket),
+        };
+        match all {
+            Some(all) => &all[range],
+            None => panic!("{} is read before its unit is entered", self.layout.parameter(id).name),
         }
     }
 
