@@ -20,9 +20,10 @@ use crate::number::Number;
 use crate::parallel::replica::Memory;
 use crate::progress::Progress;
 use crate::sample::{Drawing, write};
-use crate::text::{Text, shown};
+use crate::text::Text;
 use crate::timeline::{Span, gather};
 use crate::train::{ByAxis, Kept, Run, Trainer};
+use crate::vocabulary::Vocabulary;
 
 /// Trains: alone, as a rank of a job, or by starting ranks.
 ///
@@ -43,11 +44,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             "leave --ranks out under a launcher",
         ));
     }
-    let run = arguments.run(job.as_ref().map_or(arguments.ranks, |job| job.size))?;
-    let text = match &arguments.text {
-        Some(path) => Text::read(path, run.shape.sequence)?,
-        None => Text::bundled(run.shape.sequence)?,
-    };
+    let vocabulary = arguments.vocabulary()?;
+    let run = arguments.run(job.as_ref().map_or(arguments.ranks, |job| job.size), vocabulary.size())?;
+    let text = Text::open(arguments.text.as_deref(), &vocabulary, run.shape.sequence)?;
     if job.is_none() {
         check_places(arguments)?;
         check_memory(arguments, &run, 0..arguments.ranks)?;
@@ -74,8 +73,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     });
     together(comm.as_ref(), places.and(memory))?;
     match arguments.precision {
-        Precision::F32 | Precision::Bf16 => train::<f32>(arguments, run, &text, comm),
-        Precision::F64 => train::<f64>(arguments, run, &text, comm),
+        Precision::F32 | Precision::Bf16 => train::<f32>(arguments, run, (&text, vocabulary), comm),
+        Precision::F64 => train::<f64>(arguments, run, (&text, vocabulary), comm),
     }
 }
 
@@ -116,6 +115,8 @@ struct Course<T: Number> {
     taken: usize,
     losses: Vec<f64>,
     progress: Progress,
+    /// What a token is.
+    vocabulary: Vocabulary,
     /// The state that an earlier trainer has left, if its ranks have lost some.
     kept: Option<Kept<T>>,
     /// Those that were lost, and when that was seen.
@@ -308,16 +309,18 @@ fn report<T: Number>(
     if !along.is_empty() {
         println!("rank 0 sent {}, sums and gathers as in a ring", along.join(", "));
     }
-    let held_out = whole.held_out_loss(trainer.text())?;
+    let (held_out, vocabulary) = (whole.held_out_loss(trainer.text())?, &course.vocabulary);
     println!(
-        "after {} steps: loss {:.3} nats a byte, {held_out:.3} on text that was held out",
+        "after {} steps: loss {:.3} nats a {}, {held_out:.3} on text that was held out",
         arguments.steps,
-        course.progress.loss()
+        course.progress.loss(),
+        vocabulary.unit()
     );
     let since = if course.taken > 0 { format!(", after step {}", course.taken) } else { String::new() };
     let parameters = parameters(trainer)?;
     let title = format!("{parameters} parameters, {} ranks{since}", world.map_or(1, Communicator::size));
-    draw(&arguments.chart, &Losses { steps: &course.losses, held_out, title: &title })?;
+    let losses = Losses { steps: &course.losses, held_out, title: &title, unit: vocabulary.unit() };
+    draw(&arguments.chart, &losses)?;
     if let Some(file) = &arguments.losses {
         let lines: String = course.losses.iter().map(|loss| format!("{loss:?}\n")).collect();
         std::fs::write(file, lines).map_err(|error| Error::file(file, "written", error))?;
@@ -327,11 +330,14 @@ fn report<T: Number>(
     }
     println!("charts: {}, {}", arguments.chart.display(), arguments.timeline.display());
     if arguments.sample > 0 {
-        let prompt: Vec<u32> = arguments.prompt.bytes().map(u32::from).collect();
+        // Something has to be gone on after.
+        let begun = if arguments.prompt.is_empty() { "\n" } else { &arguments.prompt };
+        let prompt = vocabulary.encode(begun.as_bytes());
+        let prompt = prompt.of(0..prompt.len());
         let seed = trainer.run().seed;
         let drawing = Drawing { tokens: arguments.sample, temperature: arguments.temperature, seed };
         let written = write(&whole, &prompt, drawing)?;
-        println!("\n{}{}", arguments.prompt, shown(&written));
+        println!("\n{}{}", arguments.prompt, String::from_utf8_lossy(&vocabulary.decode(&written)));
     }
     Ok(())
 }
@@ -339,11 +345,12 @@ fn report<T: Number>(
 fn train<T: Number>(
     arguments: &Arguments,
     mut run: Run,
-    text: &Text,
+    (text, vocabulary): (&Text, Vocabulary),
     mut comm: Option<Communicator>,
 ) -> Result<()> {
     let progress = Progress::new(arguments.steps);
-    let mut course = Course::<T> { taken: 0, losses: Vec::new(), progress, kept: None, lost: None };
+    let mut course =
+        Course::<T> { taken: 0, losses: Vec::new(), progress, vocabulary, kept: None, lost: None };
     loop {
         let ended = attempt(arguments, run, text, comm.as_ref(), &mut course);
         let error = match (ended, &comm) {
