@@ -502,11 +502,24 @@ fn what_is_wrong_is_said_once_and_before_ranks_start() {
         ("--ranks 2 --width 65536 --layers 4096", "the 2 ranks of this host need about"),
         ("--width 65536 --layers 4096 --experts 4096 --hidden 1048576", "more than can be counted"),
     ] {
-        let output = trainer(arguments).output().expect("the program");
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && errors.matches("consort-trainer: ").count() == 1, "{errors}");
-        assert!(errors.contains(said), "{errors}");
+        check_said(arguments, said);
     }
+}
+
+fn check_said(arguments: &str, said: &str) {
+    let output = trainer(arguments).output().expect("the program");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && errors.matches("consort-trainer: ").count() == 1, "{errors}");
+    assert!(errors.contains(said), "{errors}");
+}
+
+#[test]
+#[cfg(not(feature = "bpe"))]
+fn a_program_without_pairs_of_bytes_says_how_to_build_one_with_them() {
+    check_said(
+        "--ranks 2 --bpe tests/fixtures/small.tiktoken",
+        "cargo build -p consort-trainer --features bpe",
+    );
 }
 
 /// Ranks that were started one by one, not by the program: an error of one that writes the pictures is one of all.
