@@ -15,8 +15,8 @@ use crate::parallel::pipeline::Order;
 use crate::parallel::zero::Zero;
 use crate::products::Products;
 use crate::ranks::Overlap;
-use crate::text::VOCABULARY;
 use crate::train::Run;
+use crate::vocabulary::Vocabulary;
 
 /// The numbers that a model computes in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -46,7 +46,7 @@ fn up_to(bound: u64) -> impl TypedValueParser<Value = usize> {
     clap::value_parser!(u64).range(..=bound).map(|number| number as usize)
 }
 
-/// Trains a small language model on a text, byte by byte, on one rank or several.
+/// Trains a small language model on a text, byte by byte or by pairs of bytes (--bpe), on one rank or several.
 ///
 /// Without --text it trains on a text of its own. It prints the loss, draws it as SVG, and writes a sample. Ranks share the
 /// sequences of each step (--dp), each matrix (--tp), each sequence (--cp), the blocks (--pp), or several of them; those of --dp and --cp may share moments, gradients and
@@ -61,6 +61,12 @@ pub struct Arguments {
     /// The text: any file [default: the bundled text]
     #[arg(long, value_name = "FILE")]
     pub text: Option<PathBuf>,
+
+    /// Tokens that are bytes which often stand together: a file of ranks as tiktoken writes them [default: a token is a byte]
+    ///
+    /// It needs a program that was built with the feature bpe. The text is not split into words before pairs are merged.
+    #[arg(long, value_name = "FILE")]
+    pub bpe: Option<PathBuf>,
 
     /// Ranks, each a process of this host
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -245,7 +251,7 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE", default_value = "timeline.svg")]
     pub timeline: PathBuf,
 
-    /// Bytes of the sample; 0 writes none
+    /// Tokens of the sample; 0 writes none
     #[arg(long, value_name = "N", default_value_t = 300)]
     pub sample: usize,
 
@@ -253,7 +259,7 @@ pub struct Arguments {
     #[arg(long, value_name = "TEXT", default_value = "A rank ")]
     pub prompt: String,
 
-    /// How freely the sample is drawn; towards 0 the likeliest byte is always taken
+    /// How freely the sample is drawn; towards 0 the likeliest token is always taken
     #[arg(long, value_name = "T", default_value_t = 0.7)]
     pub temperature: f64,
 
@@ -292,12 +298,20 @@ impl Arguments {
         Ok(order)
     }
 
-    /// The run that they ask for, of `ranks` ranks.
+    /// What a token is.
+    ///
+    /// # Errors
+    /// As [`Vocabulary::read`].
+    pub fn vocabulary(&self) -> Result<Vocabulary> {
+        self.bpe.as_deref().map_or(Ok(Vocabulary::Bytes), Vocabulary::read)
+    }
+
+    /// The run that they ask for, of `ranks` ranks, with a vocabulary of this size.
     ///
     /// # Errors
     /// [`Error::Configuration`] for numbers that make no sense, or do not fit each other.
-    pub fn run(&self, ranks: u32) -> Result<Run> {
-        let run = self.asked(ranks)?;
+    pub fn run(&self, ranks: u32, vocabulary: usize) -> Result<Run> {
+        let run = self.asked(ranks, vocabulary)?;
         run.check(ranks)?;
         Ok(run)
     }
@@ -306,7 +320,7 @@ impl Arguments {
     ///
     /// # Errors
     /// [`Error::Configuration`] for numbers that make no sense.
-    pub fn asked(&self, ranks: u32) -> Result<Run> {
+    pub fn asked(&self, ranks: u32, vocabulary: usize) -> Result<Run> {
         let positive = [("--rate", self.rate), ("--temperature", self.temperature)];
         let shares = [("--least", self.least), ("--weight-decay", self.weight_decay)];
         let fault = if let Some((name, value)) =
@@ -330,7 +344,7 @@ impl Arguments {
             return Err(Error::configuration(what, hint));
         }
         let shape = Shape {
-            vocabulary: VOCABULARY,
+            vocabulary,
             width: self.width,
             layers: self.layers,
             heads: self.heads,
@@ -370,9 +384,10 @@ impl Arguments {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::text::VOCABULARY;
 
     fn run(line: &str) -> Result<Run> {
-        Arguments::try_parse_from(line.split(' ')).expect("arguments").run(4)
+        Arguments::try_parse_from(line.split(' ')).expect("arguments").run(4, VOCABULARY)
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub struct Losses<'a> {
     pub held_out: f64,
     /// The text above the picture.
     pub title: &'a str,
+    /// What a token is called.
+    pub unit: &'a str,
 }
 
 /// The text of an SVG file, or what the drawing library says.
@@ -130,7 +132,8 @@ fn svg(losses: &Losses<'_>) -> Drawn {
         .y_label_area_size(48)
         .build_cartesian_2d(1f64..last, 0f64..highest * 1.05)?;
     let steps = |step: &f64| format!("{step:.0}");
-    chart.configure_mesh().x_desc("step").y_desc("loss, nats a byte").x_label_formatter(&steps).draw()?;
+    let y = format!("loss, nats a {}", losses.unit);
+    chart.configure_mesh().x_desc("step").y_desc(y).x_label_formatter(&steps).draw()?;
     let points = || (1..).map(f64::from).zip(losses.steps.iter().copied());
     let mut mean = losses.steps.first().copied().unwrap_or_default();
     let means = points().map(|(step, loss)| {
@@ -159,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_picture_has_its_curves_and_names() {
-        let losses = Losses { steps: &[5.5, 4.0, 3.0], held_out: 3.5, title: "a <run>" };
+        let losses = Losses { steps: &[5.5, 4.0, 3.0], held_out: 3.5, title: "a <run>", unit: "byte" };
         let svg = svg(&losses).unwrap();
         assert!(svg.trim_end().ends_with("</svg>"), "{svg}");
         assert!(svg.matches("<polyline").count() >= 3 && svg.contains("held out, at the end"), "{svg}");

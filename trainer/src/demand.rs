@@ -240,11 +240,12 @@ mod tests {
     use super::*;
     use crate::arguments::Arguments;
     use crate::model::Model;
+    use crate::text::VOCABULARY;
     use clap::Parser;
 
     fn run(line: &str) -> (Run, u32) {
         let arguments = Arguments::try_parse_from(line.split(' ')).expect("arguments");
-        (arguments.run(arguments.ranks).expect("a run"), arguments.ranks)
+        (arguments.run(arguments.ranks, VOCABULARY).expect("a run"), arguments.ranks)
     }
 
     #[test]

@@ -18,14 +18,14 @@ pub enum Error {
     },
     /// The text is too short to train on.
     #[error(
-        "the text has {bytes} bytes, and sequences of {sequence} tokens need {needed}; give a longer text or a smaller --sequence"
+        "the text has {tokens} tokens, and sequences of {sequence} need {needed}; give a longer text or a smaller --sequence"
     )]
     ShortText {
-        /// The bytes that the text has.
-        bytes: usize,
+        /// The tokens that the text has.
+        tokens: usize,
         /// The tokens of a sequence.
         sequence: usize,
-        /// The bytes that it must have.
+        /// The tokens that it must have.
         needed: usize,
     },
     /// A file could not be read or written.

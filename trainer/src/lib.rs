@@ -63,3 +63,4 @@ pub mod session;
 pub mod text;
 pub mod timeline;
 pub mod train;
+pub mod vocabulary;

@@ -18,7 +18,7 @@ pub struct Drawing {
     pub seed: u64,
 }
 
-/// Goes on after `prompt`. A model sees one sequence of tokens: when it is full, its first half is forgotten.
+/// Goes on after `prompt`; where it is empty, as after token 0. A model sees one sequence of tokens: when it is full, its first half is forgotten.
 ///
 /// # Errors
 /// None that a model with all of its parameters has.
@@ -30,7 +30,7 @@ pub fn write<T: Number>(whole: &Whole<T>, prompt: &[u32], drawing: Drawing) -> R
     let random = Random::new(drawing.seed, "sample");
     let mut seen: Vec<u32> = prompt[prompt.len().saturating_sub(sequence)..].to_vec();
     if seen.is_empty() {
-        seen.push(u32::from(b'\n'));
+        seen.push(0);
     }
     let mut written = Vec::new();
     for index in 0..drawing.tokens as u64 {

@@ -21,9 +21,10 @@ use crate::number::Number;
 use crate::parallel::replica::Memory;
 use crate::progress::Progress;
 use crate::sample::{Drawing, write};
-use crate::text::{Text, shown};
+use crate::text::Text;
 use crate::timeline::{Span, gather};
 use crate::train::{ByAxis, Kept, Run, Trainer, fingerprint};
+use crate::vocabulary::Vocabulary;
 
 /// The pause between two looks at the door of ranks that wait there.
 const LOOK: Duration = Duration::from_millis(5);
@@ -47,13 +48,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             "leave --ranks out under a launcher",
         ));
     }
-    let ranks = job.as_ref().map_or(arguments.ranks, |job| job.size);
-    let run = if arguments.join { arguments.asked(ranks)? } else { arguments.run(ranks)? };
+    let vocabulary = arguments.vocabulary()?;
+    let (ranks, size) = (job.as_ref().map_or(arguments.ranks, |job| job.size), vocabulary.size());
+    let run = if arguments.join { arguments.asked(ranks, size)? } else { arguments.run(ranks, size)? };
     check_elastic(arguments, &run, job.is_some())?;
-    let text = match &arguments.text {
-        Some(path) => Text::read(path, run.shape.sequence)?,
-        None => Text::bundled(run.shape.sequence)?,
-    };
+    let text = Text::open(arguments.text.as_deref(), &vocabulary, run.shape.sequence)?;
     // What a run has that goes on is not measured again by a rank that joins it.
     if job.is_none() && !arguments.join {
         check_places(arguments)?;
@@ -81,8 +80,8 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     });
     together(comm.as_ref(), places.and(memory))?;
     match arguments.precision {
-        Precision::F32 | Precision::Bf16 => train::<f32>(arguments, run, &text, comm),
-        Precision::F64 => train::<f64>(arguments, run, &text, comm),
+        Precision::F32 | Precision::Bf16 => train::<f32>(arguments, run, (&text, vocabulary), comm),
+        Precision::F64 => train::<f64>(arguments, run, (&text, vocabulary), comm),
     }
 }
 
@@ -155,6 +154,8 @@ struct Course<T: Number> {
     taken: usize,
     losses: Vec<f64>,
     progress: Progress,
+    /// What a token is.
+    vocabulary: Vocabulary,
     /// The state that an earlier trainer has left, if its ranks have lost some.
     kept: Option<Kept<T>>,
     /// What has happened since to the ranks.
@@ -446,11 +447,12 @@ fn report<T: Number>(
     if !along.is_empty() {
         println!("rank 0 sent {}, sums and gathers as in a ring", along.join(", "));
     }
-    let held_out = whole.held_out_loss(trainer.text())?;
+    let (held_out, vocabulary) = (whole.held_out_loss(trainer.text())?, &course.vocabulary);
     println!(
-        "after {} steps: loss {:.3} nats a byte, {held_out:.3} on text that was held out",
+        "after {} steps: loss {:.3} nats a {}, {held_out:.3} on text that was held out",
         arguments.steps,
-        course.progress.loss()
+        course.progress.loss(),
+        vocabulary.unit()
     );
     if let Some([step, exposed]) = course.progress.medians() {
         let [step, exposed] = [step, exposed].map(|time| time.as_secs_f64() * 1e3);
@@ -464,7 +466,8 @@ fn report<T: Number>(
     let since = if course.taken > 0 { format!(", after step {}", course.taken) } else { String::new() };
     let parameters = parameters(trainer)?;
     let title = format!("{parameters} parameters, {} ranks{since}", world.map_or(1, Communicator::size));
-    draw(&arguments.chart, &Losses { steps: &course.losses, held_out, title: &title })?;
+    let losses = Losses { steps: &course.losses, held_out, title: &title, unit: vocabulary.unit() };
+    draw(&arguments.chart, &losses)?;
     if let Some(file) = &arguments.losses {
         let lines: String = course.losses.iter().map(|loss| format!("{loss:?}\n")).collect();
         std::fs::write(file, lines).map_err(|error| Error::file(file, "written", error))?;
@@ -474,11 +477,14 @@ fn report<T: Number>(
     }
     println!("charts: {}, {}", arguments.chart.display(), arguments.timeline.display());
     if arguments.sample > 0 {
-        let prompt: Vec<u32> = arguments.prompt.bytes().map(u32::from).collect();
+        // Something has to be gone on after.
+        let begun = if arguments.prompt.is_empty() { "\n" } else { &arguments.prompt };
+        let prompt = vocabulary.encode(begun.as_bytes());
+        let prompt = prompt.of(0..prompt.len());
         let seed = trainer.run().seed;
         let drawing = Drawing { tokens: arguments.sample, temperature: arguments.temperature, seed };
         let written = write(&whole, &prompt, drawing)?;
-        println!("\n{}{}", arguments.prompt, shown(&written));
+        println!("\n{}{}", arguments.prompt, String::from_utf8_lossy(&vocabulary.decode(&written)));
     }
     Ok(())
 }
@@ -513,7 +519,7 @@ fn enter<T: Number>(
 fn train<T: Number>(
     arguments: &Arguments,
     asked: Run,
-    text: &Text,
+    (text, vocabulary): (&Text, Vocabulary),
     comm: Option<Communicator>,
 ) -> Result<()> {
     let progress = Progress::new(arguments.steps);
@@ -521,6 +527,7 @@ fn train<T: Number>(
         taken: 0,
         losses: Vec::new(),
         progress,
+        vocabulary,
         kept: None,
         change: None,
         stepped: Instant::now(),

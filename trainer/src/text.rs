@@ -1,15 +1,14 @@
 //! Text as tokens, and which tokens each sequence of a step has.
 //!
-//! Invariant: a token is a byte. The last tenth of a text is held out: training never sees it. Sequence `index` of a step is
+//! Invariant: the last tenth of a text is held out: training never sees it. Sequence `index` of a step is
 //! a function of the seed, the step and the index, so ranks share a batch by its indices.
 
 use std::path::Path;
 
 use crate::error::{Error, Result};
 use crate::random::Random;
-
-/// Tokens that there are: bytes.
-pub const VOCABULARY: usize = 256;
+pub use crate::vocabulary::VOCABULARY;
+use crate::vocabulary::{Tokens, Vocabulary};
 
 /// The text that comes with the trainer.
 const BUNDLED: &str = include_str!("../text/training.txt");
@@ -17,8 +16,8 @@ const BUNDLED: &str = include_str!("../text/training.txt");
 /// A text, as tokens.
 #[derive(Hash)]
 pub struct Text {
-    training: Vec<u8>,
-    held_out: Vec<u8>,
+    training: Tokens<'static>,
+    held_out: Tokens<'static>,
 }
 
 /// Sequences and what follows each of their tokens.
@@ -31,9 +30,9 @@ pub struct Batch {
 }
 
 impl Batch {
-    fn push(&mut self, window: &[u8]) {
-        self.tokens.extend(window[..window.len() - 1].iter().copied().map(u32::from));
-        self.targets.extend(window[1..].iter().copied().map(u32::from));
+    fn push(&mut self, window: &[u32]) {
+        self.tokens.extend(&window[..window.len() - 1]);
+        self.targets.extend(&window[1..]);
     }
 }
 
@@ -57,37 +56,45 @@ impl Text {
         Self::new(BUNDLED.as_bytes(), sequence)
     }
 
-    /// The text of a file.
+    /// The text of a file, or the one that comes with the trainer, in the tokens of a vocabulary.
     ///
     /// # Errors
     /// [`Error::File`] where it cannot be read, [`Error::ShortText`].
-    pub fn read(path: &Path, sequence: usize) -> Result<Self> {
-        let bytes = std::fs::read(path).map_err(|error| Error::File {
-            path: path.display().to_string(),
-            verb: "read",
-            error,
-        })?;
-        Self::new(&bytes, sequence)
+    pub fn open(path: Option<&Path>, vocabulary: &Vocabulary, sequence: usize) -> Result<Self> {
+        let Some(path) = path else { return Self::of(vocabulary.encode(BUNDLED.as_bytes()), sequence) };
+        let bytes = std::fs::read(path).map_err(|error| Error::file(path, "read", error))?;
+        Self::of(vocabulary.encode(&bytes), sequence)
     }
 
-    /// A text of bytes.
+    /// A text whose tokens are bytes.
+    ///
+    /// # Errors
+    /// As [`Text::of`].
+    pub fn new(bytes: &[u8], sequence: usize) -> Result<Self> {
+        Self::of(Vocabulary::Bytes.encode(bytes), sequence)
+    }
+
+    /// A text of tokens.
     ///
     /// # Errors
     /// [`Error::ShortText`] if its last tenth has no whole sequence with the token behind it.
-    pub fn new(bytes: &[u8], sequence: usize) -> Result<Self> {
-        let held_out = bytes.len() / 10;
+    pub fn of(tokens: Tokens<'_>, sequence: usize) -> Result<Self> {
+        let (len, held_out) = (tokens.len(), tokens.len() / 10);
         if held_out <= sequence {
-            return Err(Error::ShortText { bytes: bytes.len(), sequence, needed: 10 * (sequence + 1) });
+            return Err(Error::ShortText {
+                tokens: len,
+                sequence,
+                needed: sequence.saturating_add(1).saturating_mul(10),
+            });
         }
-        let (training, held_out) = bytes.split_at(bytes.len() - held_out);
-        Ok(Text { training: training.to_vec(), held_out: held_out.to_vec() })
+        let [training, held_out] = tokens.split(len - held_out);
+        Ok(Text { training, held_out })
     }
 
     /// A number that another text hardly has, and every machine has for this one.
     pub fn checksum(&self) -> u32 {
         let mut sum = adler2::Adler32::new();
-        let all = self.training.iter().chain(&self.held_out);
-        all.for_each(|token| sum.write_slice(&token.to_le_bytes()));
+        [&self.training, &self.held_out].into_iter().for_each(|part| part.sum(&mut sum));
         sum.checksum()
     }
 
@@ -102,7 +109,7 @@ impl Text {
         let mut batch = Batch::default();
         for index in indices {
             let begin = random.below(index as u64, self.training.len() - sequence);
-            batch.push(&self.training[begin..=begin + sequence]);
+            batch.push(&self.training.of(begin..begin + sequence + 1));
         }
         batch
     }
@@ -115,15 +122,9 @@ impl Text {
     /// Sequence `index` of the part that is held out.
     pub fn held_out(&self, index: usize, sequence: usize) -> Batch {
         let mut batch = Batch::default();
-        batch.push(&self.held_out[index * sequence..=(index + 1) * sequence]);
+        batch.push(&self.held_out.of(index * sequence..(index + 1) * sequence + 1));
         batch
     }
-}
-
-/// Bytes for people: what is no UTF-8 becomes a replacement character.
-pub fn shown(tokens: &[u32]) -> String {
-    let bytes: Vec<u8> = tokens.iter().map(|token| u8::try_from(*token).unwrap_or(b'?')).collect();
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[cfg(test)]

@@ -509,9 +509,47 @@ fn what_is_wrong_is_said_once_and_before_ranks_start() {
         ("--ranks 2 --width 65536 --layers 4096", "the 2 ranks of this host need about"),
         ("--width 65536 --layers 4096 --experts 4096 --hidden 1048576", "more than can be counted"),
     ] {
-        let output = trainer(arguments).output().expect("the program");
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && errors.matches("consort-trainer: ").count() == 1, "{errors}");
-        assert!(errors.contains(said), "{errors}");
+        check_said(arguments, said);
     }
+}
+
+fn check_said(arguments: &str, said: &str) {
+    let output = trainer(arguments).output().expect("the program");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && errors.matches("consort-trainer: ").count() == 1, "{errors}");
+    assert!(errors.contains(said), "{errors}");
+}
+
+#[test]
+#[cfg(not(feature = "bpe"))]
+fn a_program_without_pairs_of_bytes_says_how_to_build_one_with_them() {
+    check_said(
+        "--ranks 2 --bpe tests/fixtures/small.tiktoken",
+        "cargo build -p consort-trainer --features bpe",
+    );
+}
+
+/// Ranks that were started one by one, not by the program: an error of one that writes the pictures is one of all.
+#[test]
+fn a_rank_that_could_not_write_the_pictures_ends_all_before_they_train() {
+    let job = format!("pictures-{}", std::process::id());
+    let start = |rank: &str, chart: &str| {
+        let mut command = trainer(&format!("--steps 1000000000 --chart {chart} --timeline unused.svg"));
+        let names = [
+            ("CONSORT_RANK", rank),
+            ("CONSORT_SIZE", "2"),
+            ("CONSORT_LOCAL_RANK", rank),
+            ("CONSORT_LOCAL_SIZE", "2"),
+        ];
+        command.envs(names).env("CONSORT_JOB", &job).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("the program")
+    };
+    let ranks = [start("0", "nowhere/loss.svg"), start("1", "unused.svg")];
+    let errors = ranks.map(|rank| {
+        let output = rank.wait_with_output().expect("it ends");
+        assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    });
+    assert!(errors[0].contains("--chart is nowhere/loss.svg, which cannot be written"), "{errors:?}");
+    assert!(errors[1].contains("rank 0 could not go on"), "{errors:?}");
 }

@@ -275,6 +275,7 @@ pub(crate) const FLOORS: [(&str, &[&str]); 17] = [
             "optimizer",
             "timeline",
             "parallel",
+            "vocabulary",
             "text",
             "train",
             "demand",
