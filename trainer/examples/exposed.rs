@@ -1,20 +1,21 @@
 //! What of a data-parallel step's communication should be exposed, by the planner's prices: with sums beside backward, and after it.
 //!
-//! `cargo run --release -p consort-trainer --example exposed -- TOPOLOGY [SEQUENCES BUCKET_KIB WIDTH LAYERS HEADS HIDDEN SEQUENCE]`, with
-//! a topology as `collbench plan` takes it, such as the file that `collbench probe -o` wrote, and the sequences of one rank. Backward runs
-//! here, alone, for the moments at which buckets are complete: medians of several steps, by the wall. Sums go one after the other, as
+//! `cargo run --release -p consort-trainer --example exposed -- TOPOLOGY [--batch 4 and other options of the trainer]`, with a topology
+//! as `collbench plan` takes it, such as the file that `collbench probe -o` wrote; `--batch` is that of one rank. Backward runs here, alone, for the moments at which buckets are complete: medians of several steps, by the wall. Sums go one after the other, as
 //! those of one communicator do, each for the price of the algorithm that the planner chooses. Absent: the core that sums take from
 //! backward.
 
 use std::error::Error;
 use std::time::Instant;
 
+use clap::Parser;
 use consort::Options;
 use consort::planning::{Collective, Planning, read_topology};
+use consort_trainer::arguments::Arguments;
 use consort_trainer::error::Result;
-use consort_trainer::model::{Model, Ranks, Shape};
+use consort_trainer::model::{Model, Ranks};
 use consort_trainer::parameters::{Gradients, Layout, Local, ParameterId, Present, Values};
-use consort_trainer::text::{Text, VOCABULARY};
+use consort_trainer::text::Text;
 
 const STEPS: usize = 9;
 
@@ -79,27 +80,11 @@ fn moments(model: &Model<f32>, sequences: usize) -> Result<(Vec<f64>, f64)> {
 fn main() -> std::result::Result<(), Box<dyn Error>> {
     let mut words = std::env::args().skip(1);
     let name = words.next().ok_or("the topology is missing: a name or a file, as collbench plan takes it")?;
-    let mut numbers = [4, 1024, 128, 4, 4, 352, 128];
-    for (number, text) in numbers.iter_mut().zip(words) {
-        *number = text.parse()?;
-    }
-    let [sequences, bucket_kib, width, layers, heads, hidden, sequence] = numbers;
-    let shape = Shape {
-        vocabulary: VOCABULARY,
-        width,
-        layers,
-        heads,
-        kv_heads: heads,
-        hidden,
-        sequence,
-        experts: None,
-        tied: false,
-        rope_base: 10_000.0,
-        norm_epsilon: 1e-5,
-    };
-    let model = Model::<f32>::new(shape, bucket_kib * 1024)?;
+    let arguments = Arguments::try_parse_from(std::iter::once("exposed".to_owned()).chain(words))?;
+    let run = arguments.run(1, arguments.vocabulary()?.size())?;
+    let model = Model::<f32>::new(run.shape, run.bucket_bytes / size_of::<f32>())?;
     let planning = Planning::for_topology(&read_topology(&name)?, &Options::default().topology(name))?;
-    let (complete_s, end_s) = moments(&model, sequences)?;
+    let (complete_s, end_s) = moments(&model, run.batch)?;
     let (mut free_s, mut together_s) = (0.0f64, 0.0);
     println!("bucket      KiB  complete ms   price ms     over ms");
     for (bucket, complete_s) in complete_s.iter().enumerate() {

@@ -589,8 +589,7 @@ mod tests {
     #[test]
     fn beginnings_do_not_depend_on_the_buckets() {
         let (one, two) = (layout(1000), layout(1));
-        let (first, second) =
-            (Values::<f32>::begin(&one, 5).unwrap(), Values::<f32>::begin(&two, 5).unwrap());
+        let [first, second] = [&one, &two].map(|layout| Values::<f32>::begin(layout, 5).unwrap());
         for (id, parameter) in one.parameters() {
             assert_eq!(first.of(&one, id), second.of(&two, id), "{}", parameter.name);
         }

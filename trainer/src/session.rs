@@ -1,8 +1,7 @@
 //! A rank from its arguments to the sample: what the program does between the command line and the exit status.
 
-use std::fs::OpenOptions;
-use std::ops::Range;
-use std::path::Path;
+mod checks;
+
 use std::time::{Duration, Instant};
 
 use consort::{Communicator, Launch, Rank};
@@ -10,7 +9,6 @@ use consort::{Communicator, Launch, Rank};
 use crate::arguments::{Arguments, Precision};
 use crate::chart::{Losses, draw, draw_step};
 use crate::checkpoint::Checkpoints;
-use crate::demand::{Available, Demand};
 use crate::door::{self, Door};
 use crate::elastic::{self, Role, Source, World, each_has_all, fit};
 use crate::error::{Error, Result};
@@ -25,6 +23,7 @@ use crate::text::Text;
 use crate::timeline::{Span, gather};
 use crate::train::{ByAxis, Kept, Run, Trainer, fingerprint};
 use crate::vocabulary::Vocabulary;
+use checks::{check_elastic, check_memory, check_places};
 
 /// The pause between two looks at the door of ranks that wait there.
 const LOOK: Duration = Duration::from_millis(5);
@@ -83,69 +82,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         Precision::F32 | Precision::Bf16 => train::<f32>(arguments, run, (&text, vocabulary), comm),
         Precision::F64 => train::<f64>(arguments, run, (&text, vocabulary), comm),
     }
-}
-
-/// Whether ranks that go and come are possible.
-fn check_elastic(arguments: &Arguments, run: &Run, is_started: bool) -> Result<()> {
-    let lets_in = arguments.door.is_some() || arguments.restart > 0;
-    let fault = if lets_in && !each_has_all(run) && arguments.checkpoint.is_none() {
-        Some((
-            "new ranks have the state from a checkpoint where no rank has all of it",
-            "give --checkpoint, or leave out --door and --restart",
-        ))
-    } else if arguments.restart > 0
-        && arguments.started_by.is_none()
-        && !arguments.join
-        && (is_started || arguments.ranks == 1)
-    {
-        Some(("--restart is given, and this process starts no ranks", "give --ranks, or leave --restart out"))
-    } else if arguments.least_ranks > 1 && !lets_in {
-        Some((
-            "--least-ranks waits for new ranks, and none can come",
-            "give --door or --restart, or leave --least-ranks out",
-        ))
-    } else if fit(run, arguments.least_ranks as usize)
-        .is_some_and(|run| run.degrees.ranks() < arguments.least_ranks as usize)
-    {
-        Some((
-            "--least-ranks is more ranks than can share the work",
-            "make it a number that --batch and the other axes give work to",
-        ))
-    } else {
-        None
-    };
-    fault.map_or(Ok(()), |(what, hint)| Err(Error::configuration(what.into(), hint)))
-}
-
-/// Whether this host holds what some ranks need.
-fn check_memory(arguments: &Arguments, run: &Run, ranks: Range<u32>) -> Result<()> {
-    let (number, saves) =
-        (if arguments.precision == Precision::F64 { 8 } else { 4 }, arguments.checkpoint.is_some());
-    let all = ranks.clone().map(|rank| Demand::of(run, rank, number, saves));
-    all.fold(Demand::default(), Demand::and).check(ranks.len(), Available::now())
-}
-
-/// Whether all files that are written at the end can be: after the last step it would be late to say that they cannot.
-fn check_places(arguments: &Arguments) -> Result<()> {
-    let files = [(Some(&arguments.chart), "--chart"), (Some(&arguments.timeline), "--timeline")];
-    let mut all = files.into_iter().chain([(arguments.losses.as_ref(), "--losses")]);
-    all.try_for_each(|(file, option)| file.map_or(Ok(()), |file| check_place(file, option)))
-}
-
-/// Whether a file can be written, as it is tried: one that was not there is removed again.
-fn check_place(file: &Path, option: &'static str) -> Result<()> {
-    let was_there = file.exists();
-    OpenOptions::new().create(true).append(true).open(file).map_err(|error| {
-        Error::configuration(
-            format!("{option} is {}, which cannot be written: {error}", file.display()),
-            "name another file",
-        )
-    })?;
-    if !was_there {
-        // Another rank may have tried, and removed it.
-        drop(std::fs::remove_file(file));
-    }
-    Ok(())
 }
 
 /// What a run has come to, whichever ranks it is on.
