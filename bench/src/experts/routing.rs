@@ -147,8 +147,8 @@ impl Routing {
                 .sum();
             let is_wrong = |(token, sum): &(&T, &T)| {
                 let right = token.to_single() * factor;
-                // A comparison with what is no number is false.
-                !((right - sum.to_single()).abs() <= most * right.abs())
+                let off = (right - sum.to_single()).abs();
+                off.is_nan() || off > most * right.abs()
             };
             token.iter().zip(sum).filter(is_wrong).count()
         });
