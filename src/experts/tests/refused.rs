@@ -87,7 +87,7 @@ fn wrong_arguments_are_refused_before_anything_is_sent() {
         text(experts.combine_gradient(&handle, rows, tokens, &mut Vec::new(), &mut vec![0.0; weights]))
     };
     assert!(gradient(&rows[3..], &sums, 4).contains("outputs has 6 elements"));
-    assert!(gradient(&rows, &sums[3..], 4).contains("tokens has 3 elements"));
+    assert!(gradient(&rows, &sums[3..], 4).contains("gradients has 3 elements"));
     assert!(gradient(&rows, &sums, 3).contains("of_weights has 3 elements"));
     assert!(text(others.combine(&handle, &rows, &mut sums)).contains("of other experts"));
     assert!(text(others.load(&handle)).contains("of other experts"));
