@@ -15,13 +15,8 @@ use crate::number::Factors;
 use crate::portable::Portable;
 use crate::reduce_op::{DividedSum, Formula, Max, Min, Prod, ScaledSum, Sum};
 use crate::scalar::{Pair, Word};
-use crate::vector::{Isa, Job, Kernel};
+use crate::vector::{Isa, Job, Kernel, Work};
 use crate::{DataType, F8E4m3, F8E5m2, ReduceOp, Scalar, Source, Store, Target, scalar};
-
-/// Loops that the compiler makes vectors of, for each level; `run` is `#[inline(always)]`.
-pub(crate) trait Work {
-    fn run(self);
-}
 
 /// An instruction set that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -65,7 +60,11 @@ impl Level {
     pub(crate) fn run(self, work: impl Work) {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 | Self::Avx512 if self.is_available() => crate::x86::run(self, work),
+            // SAFETY: the processor has the level's features.
+            Self::Avx512 if self.is_available() => unsafe { crate::x86::with_avx512(work) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Self::Avx2 if self.is_available() => unsafe { crate::x86::with_avx2(work) },
             _ => work.run(),
         }
     }

@@ -14,7 +14,8 @@ use crate::Element;
 use crate::convert::{E4m3, decode, encode};
 use crate::float_control::DefaultControls;
 use crate::number::Number;
-use crate::reducer::{Level, Work};
+use crate::reducer::Level;
+use crate::vector::Work;
 
 /// Values of a row that share a scale in 8-bit form.
 pub const SCALED: usize = 128;

@@ -26,6 +26,11 @@ pub(crate) struct Job<'a> {
 /// Calling it is sound if the job is as [`Job`] requires and the processor has the features of the kernel's level.
 pub(crate) type Kernel = unsafe fn(&Job<'_>);
 
+/// Loops that the compiler makes vectors of, for each level; `run` is `#[inline(always)]`.
+pub(crate) trait Work {
+    fn run(self);
+}
+
 /// The registers of a level.
 ///
 /// The functions are `unsafe` because they need the level's processor features, and where they take an

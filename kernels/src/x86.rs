@@ -16,29 +16,16 @@ pub(crate) use avx2::Avx2;
 pub(crate) use avx512::Avx512;
 pub(crate) use word::sum_of_two_floats;
 
-use crate::reducer::{Level, Work};
+use crate::vector::Work;
 
-/// Runs what is compiled into it with the features of a level that the processor has.
-///
-/// # Panics
-/// If the processor does not have the level.
-pub(crate) fn run(level: Level, work: impl Work) {
-    assert!(level.is_available(), "the processor has no {level:?}");
-    match level {
-        // SAFETY: the processor has the features, as was just asked.
-        Level::Avx512 => unsafe { with_avx512(work) },
-        // SAFETY: as above.
-        Level::Avx2 => unsafe { with_avx2(work) },
-        Level::Scalar | Level::Portable => work.run(),
-    }
-}
-
+/// Runs what is compiled into it with the features of `Level::Avx512`.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")]
-fn with_avx512(work: impl Work) {
+pub(crate) fn with_avx512(work: impl Work) {
     work.run();
 }
 
+/// Runs what is compiled into it with the features of `Level::Avx2`.
 #[target_feature(enable = "avx2,f16c")]
-fn with_avx2(work: impl Work) {
+pub(crate) fn with_avx2(work: impl Work) {
     work.run();
 }
