@@ -252,11 +252,11 @@ impl World {
         let grown = std::thread::scope(|threads| {
             let (ended, over) = std::sync::mpsc::channel::<()>();
             if let (Some(mut guests), Some(id)) = (guests, &id) {
-                // A rank that ends before it has come keeps the others waiting no longer.
+                // A rank that ends before it has come keeps the others waiting no longer, nor does one that was there.
                 threads.spawn(move || {
                     use std::sync::mpsc::RecvTimeoutError::Timeout;
                     while over.recv_timeout(LOOK) == Err(Timeout) {
-                        if !guests.are_there() {
+                        if !guests.are_there() || comm.status().is_err() {
                             return id.retire();
                         }
                     }

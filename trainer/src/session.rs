@@ -96,6 +96,8 @@ struct Course<T: Number> {
     kept: Option<Kept<T>>,
     /// What has happened since to the ranks.
     change: Option<Change>,
+    /// The next step comes before another look at the door, as ranks that waited there did not stay.
+    steps_first: bool,
     /// When the last whole step was over.
     stepped: Instant,
     /// Where new ranks ask, on the first rank.
@@ -251,6 +253,7 @@ fn attempt<T: Number>(
     let mut trainer = Trainer::<T>::new(run, text, comm)?;
     let open = |directory| Checkpoints::open(directory, arguments.every, arguments.keep, comm);
     let mut checkpoints = arguments.checkpoint.as_deref().map(open).transpose()?;
+    course.steps_first = matches!(course.change, Some(Change::Same));
     if course.change.is_some() {
         go_on(&mut trainer, checkpoints.as_ref(), course)?;
         course.kept = None;
@@ -332,9 +335,12 @@ fn steps<T: Number>(
     course: &mut Course<T>,
 ) -> Result<End> {
     let (world, before, begun) = (trainer.mesh().world(), trainer.mesh().carried()?, trainer.steps());
+    let are_enough = world.is_none_or(|world| world.size() >= arguments.least_ranks);
+    let steps_first = std::mem::take(&mut course.steps_first) && are_enough;
     let mut last = Last::default();
     for number in begun + 1..=arguments.steps {
-        if let Some(size) = look(arguments, asked, world, course)? {
+        let looks = !steps_first || number > begun + 1;
+        if let Some(size) = if looks { look(arguments, asked, world, course)? } else { None } {
             return Ok(End::Grows(size));
         }
         if let Some(comm) = world.filter(|_| number == arguments.steps) {
@@ -466,6 +472,7 @@ fn train<T: Number>(
         vocabulary,
         kept: None,
         change: None,
+        steps_first: false,
         stepped: Instant::now(),
         door: None,
     };
