@@ -389,6 +389,12 @@ fn report<T: Number>(
     if !along.is_empty() {
         println!("rank 0 sent {}, sums and gathers as in a ring", along.join(", "));
     }
+    if let Some([step, exposed]) = course.progress.medians() {
+        let [step, exposed] = [step, exposed].map(|time| time.as_secs_f64() * 1e3);
+        println!(
+            "a step took {step:.2} ms on rank 0, {exposed:.2} ms of them exposed communication (medians)"
+        );
+    }
     let (held_out, vocabulary) = (whole.held_out_loss(trainer.text())?, &course.vocabulary);
     println!(
         "after {} steps: loss {:.3} nats a {}, {held_out:.3} on text that was held out",
@@ -396,12 +402,6 @@ fn report<T: Number>(
         course.progress.loss(),
         vocabulary.unit()
     );
-    if let Some([step, exposed]) = course.progress.medians() {
-        let [step, exposed] = [step, exposed].map(|time| time.as_secs_f64() * 1e3);
-        println!(
-            "a step took {step:.2} ms on rank 0, {exposed:.2} ms of them exposed communication (medians)"
-        );
-    }
     if let Some(load) = load {
         println!("in the last step the fullest expert had {load:.2} times the mean load");
     }
