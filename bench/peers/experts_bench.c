@@ -26,6 +26,12 @@ static uint16_t narrow(float f) {
   return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 static float value(int rank, int token, int at) { return (float)((rank * 37 + token * 11 + at * 5) % 251) - 125; }
+// What stands for experts, outside the time: each element is read and written, as collbench's experts do.
+static void pass(uint16_t *rows, size_t count) {
+  static volatile float one = 1.0f;
+  float factor = one;
+  for (size_t i = 0; i < count; i++) rows[i] = narrow(wide(rows[i]) * factor);
+}
 static void *room(size_t bytes) {
   void *at = calloc(bytes ? bytes : 1, 1);
   if (!at) { fprintf(stderr, "out of memory\n"); MPI_Abort(MPI_COMM_WORLD, 3); }
@@ -95,6 +101,7 @@ int main(int argc, char **argv) {
     if (come > held) { free(rows); rows = room(2ul * come * hidden); held = come; }
     MPI_Alltoallv(packed, counts, out, row, rows, heard, in, row, MPI_COMM_WORLD);
     if (i >= 0) there[i] = MPI_Wtime() - begun;
+    pass(rows, come * hidden);
     MPI_Barrier(MPI_COMM_WORLD);
     begun = MPI_Wtime();
     MPI_Alltoallv(rows, heard, in, row, packed, counts, out, row, MPI_COMM_WORLD);

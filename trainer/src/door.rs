@@ -58,6 +58,8 @@ impl Guest {
 /// The door of a run, on its first rank.
 pub struct Door {
     path: PathBuf,
+    /// Which socket is its own at the path.
+    number: Option<(u64, i64, i64)>,
     listener: UnixListener,
     fingerprint: u64,
     guests: Vec<Guest>,
@@ -90,7 +92,8 @@ impl Door {
         std::fs::set_permissions(&made, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         std::fs::rename(&made, path).map_err(failed)?;
-        Ok(Door { path: path.into(), listener, fingerprint, guests: Vec::new() })
+        let number = number(path);
+        Ok(Door { path: path.into(), number, listener, fingerprint, guests: Vec::new() })
     }
 
     /// The ranks that wait now.
@@ -135,9 +138,13 @@ impl Door {
         (Guests(taken), rank == size)
     }
 
-    /// The run has ended: ranks that wait end, too, and those that come.
+    /// The run has ended: ranks that wait end, too, and those that come. Where others have gone on without this rank, the door at the
+    /// path is theirs, and stays.
     pub fn close(mut self) {
         self.look();
+        if number(&self.path) != self.number {
+            return;
+        }
         let sign = beside(&self.path);
         // What is no socket stands for a run that is over.
         drop(std::fs::write(&sign, "").and_then(|()| std::fs::rename(&sign, &self.path)));

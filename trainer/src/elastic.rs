@@ -481,6 +481,18 @@ mod tests {
     }
 
     #[test]
+    fn a_door_that_another_rank_has_in_the_place_of_an_old_one_stays() {
+        let path = std::env::temp_dir().join(format!("consort-doors-{}", std::process::id()));
+        let [old, new] = [false, true].map(|instead| Door::open(&path, 7, instead).expect("a door"));
+        old.close();
+        let refused = Door::open(&path, 7, false).err().expect("the new one listens").to_string();
+        assert!(refused.contains("another run listens"), "{refused}");
+        new.close();
+        assert!(door::ask(&path, 7).expect("an answer").is_none(), "the run is over");
+        drop(std::fs::remove_file(&path));
+    }
+
+    #[test]
     fn who_does_not_answer_is_read_as_it_was_written() {
         for ranks in [vec![], vec![3], vec![0, 12, 7]] {
             assert_eq!(said(&reason(&ranks)), Some(ranks.clone()));

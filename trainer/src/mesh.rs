@@ -250,41 +250,39 @@ mod tests {
         all
     }
 
-    #[test]
-    fn groups_are_the_ranks_that_differ_along_their_axes() {
-        let degrees = Degrees { pipeline: 2, data: 2, tensor: 2, ..Degrees::default() };
+    /// What holds on each of eight ranks, given its mesh, its number, and who is in a group.
+    fn on_eight(
+        degrees: Degrees,
+        holds: impl Fn(&Mesh<'_>, u32, &dyn Fn(Option<&Communicator>) -> Vec<u32>) + Sync,
+    ) {
         let comms = Communicator::local(8).unwrap();
         std::thread::scope(|threads| {
             for comm in &comms {
-                threads.spawn(move || {
+                threads.spawn(|| {
                     let mesh = Mesh::new(degrees, Some(comm)).unwrap();
-                    let members = |group: Option<&Communicator>| members(comm, group);
-                    let rank = comm.rank();
-                    assert_eq!(members(mesh.tensor()), [rank & !1, rank | 1]);
-                    assert_eq!(members(mesh.replicas()), [rank & !2, rank | 2]);
-                    assert_eq!(members(mesh.pipeline()), [rank & !4, rank | 4]);
-                    assert!(mesh.context().is_none());
+                    holds(&mesh, comm.rank(), &|group| members(comm, group));
                 });
             }
         });
     }
 
     #[test]
+    fn groups_are_the_ranks_that_differ_along_their_axes() {
+        on_eight(Degrees { pipeline: 2, data: 2, tensor: 2, ..Degrees::default() }, |mesh, rank, members| {
+            assert_eq!(members(mesh.tensor()), [rank & !1, rank | 1]);
+            assert_eq!(members(mesh.replicas()), [rank & !2, rank | 2]);
+            assert_eq!(members(mesh.pipeline()), [rank & !4, rank | 4]);
+            assert!(mesh.context().is_none());
+        });
+    }
+
+    #[test]
     fn ranks_with_the_same_experts_are_a_share_of_the_replicas() {
-        let degrees = Degrees { expert: 2, context: 2, ..Degrees::data(4) };
-        let comms = Communicator::local(8).unwrap();
-        std::thread::scope(|threads| {
-            for comm in &comms {
-                threads.spawn(move || {
-                    let mesh = Mesh::new(degrees, Some(comm)).unwrap();
-                    let members = |group: Option<&Communicator>| members(comm, group);
-                    let rank = comm.rank();
-                    assert_eq!(members(mesh.experts()), [rank & !2, rank | 2]);
-                    let first = rank & 2;
-                    assert_eq!(members(mesh.replicas_of_experts()), [first, first + 1, first + 4, first + 5]);
-                    assert_eq!(members(mesh.replicas()), [0, 1, 2, 3, 4, 5, 6, 7]);
-                });
-            }
+        on_eight(Degrees { expert: 2, context: 2, ..Degrees::data(4) }, |mesh, rank, members| {
+            assert_eq!(members(mesh.experts()), [rank & !2, rank | 2]);
+            let first = rank & 2;
+            assert_eq!(members(mesh.replicas_of_experts()), [first, first + 1, first + 4, first + 5]);
+            assert_eq!(members(mesh.replicas()), [0, 1, 2, 3, 4, 5, 6, 7]);
         });
     }
 

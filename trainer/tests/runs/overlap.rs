@@ -8,7 +8,7 @@ use consort_trainer::ranks::Overlap;
 use consort_trainer::timeline::{Activity, Span};
 use consort_trainer::train::Run;
 
-use crate::common::{bits, data_parallel, losses, run, trained};
+use crate::common::{bits, data_parallel, losses, run, trained, with_experts};
 
 /// Runs that exchange along each axis, and along several.
 fn runs() -> Vec<Run> {
@@ -47,9 +47,12 @@ fn exchanges_that_hide_nothing_have_the_same_bits() {
 
 #[test]
 fn sums_that_hide_nothing_begin_when_backward_is_over() {
-    for zero in [Zero::Nothing, Zero::Moments] {
+    let stages = [Zero::Nothing, Zero::Moments];
+    let given = stages.map(|zero| Run { zero, ..data_parallel(2) }).into_iter();
+    for run in given.chain(stages.map(|zero| Run { zero, ..with_experts(4, 2) })) {
+        let zero = run.zero;
         for overlap in [Overlap::Beside, Overlap::Apart] {
-            for rank in trained::<f32>(Run { overlap, zero, ..data_parallel(2) }, 3) {
+            for rank in trained::<f32>(Run { overlap, ..run }, 3) {
                 let spans = rank.steps[2].spans();
                 let of = |activity| spans.iter().filter(move |span: &&Span| span.activity == activity);
                 let end_s = of(Activity::Backward).map(|span| span.end_s).fold(0.0, f64::max);

@@ -53,8 +53,13 @@ fn ranks_that_share_experts_send_rows_of_tokens() {
     let degrees = Degrees { expert: 2, ..Degrees::data(2) };
     let sent: Vec<usize> =
         steps(Run { shape, degrees, ..run() }).iter().map(|(step, _)| step.sent_along("ep")).collect();
-    // A token's row goes at most once to each expert that it has chosen, and four times as many rows or gradients travel.
+    // Rows go there and back, forward and backward: of the tokens with one of their 2 choices among the 2 experts of the other rank, which
+    // are 5 of 6 where choices are even. Words of choices and counts go with them.
     let tokens = run().batch / 2 * shape.sequence;
-    let most = 4 * shape.layers * tokens * top_k * (shape.width + 8) * size_of::<f32>() * 2;
-    assert!(sent.iter().all(|bytes| (1..most).contains(bytes)), "{sent:?}, {most}");
+    let all = 4 * shape.layers * tokens * shape.width * size_of::<f32>();
+    assert!(sent.iter().all(|bytes| (all / 2..all * 5 / 4).contains(bytes)), "{sent:?}, {all} of all tokens");
+    // Twice the width is twice the rows, and the same words.
+    let wide = Shape { width: 2 * shape.width, ..shape };
+    let wide = steps(Run { shape: wide, degrees, ..run() });
+    assert!(wide.iter().all(|(step, _)| (all..all * 5 / 2).contains(&step.sent_along("ep"))), "{all}");
 }
