@@ -29,7 +29,7 @@ use routing::Routing;
 ///
 /// Each token chooses experts that differ, uniformly, by the seed, with weights that differ. An expert multiplies its rows by a factor
 /// of its own, which takes no part in the times. Beside it
-/// the same tokens go by an all-to-all of blocks that differ in length, a row for each choice, there and back.
+/// the same tokens go by an all-to-all of blocks that differ in length, a row for each choice, there and back, with a pass over the rows between.
 /// Started by a launcher, each process is a rank; otherwise the ranks are processes of this host.
 #[derive(Parser, Debug)]
 #[command(

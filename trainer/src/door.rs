@@ -5,6 +5,7 @@
 //! one, and the rank asks there. Who may write to the socket is of the same user. Absent: ranks on other hosts, which need a
 //! channel that can be trusted with an id.
 
+use std::fs::Metadata;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -58,8 +59,8 @@ impl Guest {
 /// The door of a run, on its first rank.
 pub struct Door {
     path: PathBuf,
-    /// Which socket is its own at the path.
-    number: Option<(u64, i64, i64)>,
+    /// Which socket is its own at the path: a number that no other file gets while this one listens.
+    number: (u64, u64),
     listener: UnixListener,
     fingerprint: u64,
     guests: Vec<Guest>,
@@ -91,8 +92,8 @@ impl Door {
         let listener = UnixListener::bind(&made).map_err(failed)?;
         std::fs::set_permissions(&made, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
+        let number = place_of(&std::fs::symlink_metadata(&made).map_err(failed)?);
         std::fs::rename(&made, path).map_err(failed)?;
-        let number = number(path);
         Ok(Door { path: path.into(), number, listener, fingerprint, guests: Vec::new() })
     }
 
@@ -142,7 +143,7 @@ impl Door {
     /// path is theirs, and stays.
     pub fn close(mut self) {
         self.look();
-        if number(&self.path) != self.number {
+        if std::fs::symlink_metadata(&self.path).is_ok_and(|about| place_of(&about) != self.number) {
             return;
         }
         let sign = beside(&self.path);
@@ -186,7 +187,12 @@ impl Place {
     }
 }
 
-/// Which socket is at a path.
+/// Where a file is, for as long as it is there.
+fn place_of(about: &Metadata) -> (u64, u64) {
+    (about.dev(), about.ino())
+}
+
+/// Which socket is at a path, also when that of another has come in its place.
 fn number(path: &Path) -> Option<(u64, i64, i64)> {
     let about = std::fs::symlink_metadata(path).ok()?;
     Some((about.ino(), about.ctime(), about.ctime_nsec()))

@@ -476,31 +476,21 @@ fn train<T: Number>(
         stepped: Instant::now(),
         door: None,
     };
-    let ended = through(arguments, &asked, text, comm.map(World::new), &mut course);
-    // Whatever it has ended with: ranks that wait there wait for nothing.
-    course.door.take().into_iter().for_each(Door::close);
-    ended
-}
-
-/// Trains with the ranks that there are, through all that happens to them, to the end.
-fn through<T: Number>(
-    arguments: &Arguments,
-    asked: &Run,
-    text: &Text,
-    mut world: Option<World>,
-    course: &mut Course<T>,
-) -> Result<()> {
+    let mut world = comm.map(World::new);
     if arguments.join {
-        world = enter(arguments, asked, text, course)?;
+        world = enter(arguments, &asked, text, &mut course)?;
         if world.is_none() {
             return Ok(());
         }
     }
     loop {
-        let ended = attempt(arguments, asked, text, world.as_ref().map(World::comm), course);
+        let ended = attempt(arguments, &asked, text, world.as_ref().map(World::comm), &mut course);
         let (Some(there), true) = (&mut world, arguments.elastic) else { return ended.map(drop) };
         let changed = match ended {
-            Ok(None) => return Ok(()),
+            Ok(None) => {
+                course.door.take().into_iter().for_each(Door::close);
+                return Ok(());
+            }
             Ok(Some(size)) => {
                 let (from, seen) = (there.comm().size(), Instant::now());
                 let have_come = there.grow(size, course.door.as_mut());
@@ -516,12 +506,12 @@ fn through<T: Number>(
                 eprintln!("consort-trainer: process {} asks again: {error}", std::process::id());
                 None
             }
-            Err(error) if elastic::is_loss(&error) => lose(arguments, there, asked, error, course)?,
+            Err(error) if elastic::is_loss(&error) => lose(arguments, there, &asked, error, &course)?,
             changed => Some(changed?),
         };
         if course.change.is_none() {
             drop(world.take());
-            world = enter(arguments, asked, text, course)?;
+            world = enter(arguments, &asked, text, &mut course)?;
             if world.is_none() {
                 return Ok(());
             }
@@ -541,15 +531,15 @@ fn lose<T: Number>(
     eprintln!("consort-trainer: rank {rank} has to go on without others: {error}");
     let why = match world.lose(asked, &error)? {
         Role::Goes => {
-            let after = seen.duration_since(course.stepped);
-            let mut ranks = world.lost();
-            // Those that were lost before, which has not been said yet.
-            if let Some(Change::Lost { ranks: before, .. }) = &course.change {
-                ranks.extend(before);
-                ranks.sort_unstable();
-                ranks.dedup();
-            }
-            return Ok(Some(Change::Lost { ranks, seen, after }));
+            let (after, mut ranks) = (seen.duration_since(course.stepped), world.lost());
+            let Some(Change::Lost { ranks: before, seen, after }) = &course.change else {
+                return Ok(Some(Change::Lost { ranks, seen, after }));
+            };
+            // Others were lost before, which has not been said yet: the time counts from then.
+            ranks.extend(before);
+            ranks.sort_unstable();
+            ranks.dedup();
+            return Ok(Some(Change::Lost { ranks, seen: *seen, after: *after }));
         }
         Role::Idle => "those that are left are more than can share the work",
         Role::LeftOut if arguments.door.is_none() => {

@@ -119,8 +119,8 @@ impl<'a, T: Real> Plain<'a, T> {
     }
 }
 
-/// What stands for experts: each element is read and written, as the rows of a dispatch are before they are combined, so that the caches
-/// are as they are there.
+/// What stands for experts: each element is read and written, as the rows of a dispatch are before they are combined. So neither way
+/// finds in the caches what it left there.
 fn pass<T: Real>(rows: &mut [T]) {
     let factor = std::hint::black_box(T::ONE);
     rows.iter_mut().for_each(|value| *value = T::of_sum(value.to_sum() * factor));

@@ -80,9 +80,10 @@ pub fn directory(of: &Path, step: usize) -> PathBuf {
     of.join(format!("step-{step:08}"))
 }
 
-/// The directory that it is until it is whole.
-pub fn unfinished(of: &Path, step: usize) -> PathBuf {
-    directory(of, step).with_extension("tmp")
+/// The directory that it is until it is whole: one for each `attempt` of ranks to write it, as a rank that was stopped, and without
+/// which the others have gone on, may still write to theirs.
+pub fn unfinished(of: &Path, step: usize, attempt: u64) -> PathBuf {
+    directory(of, step).with_extension(format!("{attempt:016x}.tmp"))
 }
 
 /// The file of a rank.

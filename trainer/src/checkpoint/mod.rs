@@ -9,6 +9,8 @@ mod load;
 mod save;
 
 use std::collections::BTreeMap;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -37,6 +39,8 @@ struct Save {
 /// A directory of checkpoints, as one rank sees it.
 pub struct Checkpoints {
     directory: PathBuf,
+    /// Drawn by rank 0: no other attempt to write the same checkpoint has it.
+    attempt: u64,
     every: usize,
     keep: usize,
     save: Option<Save>,
@@ -79,14 +83,18 @@ impl Checkpoints {
     /// If `every` or `keep` is 0.
     pub fn open(directory: &Path, every: usize, keep: usize, world: Option<&Communicator>) -> Result<Self> {
         assert!(every > 0 && keep > 0, "checkpoints are made and kept");
-        first(world, || {
+        let attempt = first(world, || {
             std::fs::create_dir_all(directory).map_err(|error| Error::file(directory, "made", error))?;
-            for rest in format::list(directory)?.1 {
-                std::fs::remove_dir_all(&rest).map_err(|error| Error::file(&rest, "removed", error))?;
-            }
-            Ok(0)
+            // A rank that was stopped may write to one of them at this moment. What is left is removed the next time.
+            format::list(directory)?.1.iter().for_each(|rest| drop(std::fs::remove_dir_all(rest)));
+            Ok(RandomState::new().build_hasher().finish())
         })?;
-        Ok(Checkpoints { directory: directory.into(), every, keep, save: None })
+        Ok(Checkpoints { directory: directory.into(), attempt, every, keep, save: None })
+    }
+
+    /// Where the files of the checkpoint after `step` steps are written, until it is whole.
+    pub fn unfinished(&self, step: usize) -> PathBuf {
+        format::unfinished(&self.directory, step, self.attempt)
     }
 
     /// The steps of the newest checkpoint.
@@ -142,8 +150,8 @@ impl Checkpoints {
         let world = trainer.mesh().world();
         self.wait(world)?;
         let (step, pieces) = (trainer.steps(), save::copy(trainer)?);
-        let (directory, rank) = (self.directory.clone(), world.map_or(0, Communicator::rank));
-        let work = std::thread::spawn(move || save::write_part(&directory, step, rank, &pieces));
+        let (directory, rank) = (self.unfinished(step), world.map_or(0, Communicator::rank));
+        let work = std::thread::spawn(move || save::write_part(&directory, rank, &pieces));
         self.save = Some(Save { step, settings: settings(trainer), is_written: false, work: Some(work) });
         Ok(())
     }
@@ -174,9 +182,9 @@ impl Checkpoints {
             (true, _) => self.save = Some(save),
             (false, false) => {
                 let (rank, ranks) = world.map_or((0, 1), |world| (world.rank(), world.size()));
-                let (directory, keep) = (self.directory.clone(), self.keep);
+                let (directory, attempt, keep) = (self.directory.clone(), self.attempt, self.keep);
                 let (step, settings) = (save.step, std::mem::take(&mut save.settings));
-                let commit = move || save::commit(&directory, ranks, keep, (step, settings));
+                let commit = move || save::commit((&directory, attempt), ranks, keep, (step, settings));
                 let work = (rank == 0).then(|| std::thread::spawn(commit));
                 self.save = Some(Save { is_written: true, work, ..save });
             }

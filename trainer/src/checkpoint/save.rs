@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::ops::Range;
 use std::path::Path;
 
@@ -106,11 +106,10 @@ fn write(path: &Path, contents: impl FnOnce(&mut File) -> Result<()>) -> Result<
     written
 }
 
-/// Writes the file of rank `rank` in the directory of a checkpoint that is not whole.
-pub(super) fn write_part<T: Number>(of: &Path, step: usize, rank: u32, pieces: &[Piece<T>]) -> Result<()> {
-    let directory = unfinished(of, step);
+/// Writes the file of rank `rank` in the `directory` of a checkpoint that is not whole.
+pub(super) fn write_part<T: Number>(directory: &Path, rank: u32, pieces: &[Piece<T>]) -> Result<()> {
     // Whichever rank comes first makes it.
-    std::fs::create_dir_all(&directory).map_err(|error| Error::file(&directory, "made", error))?;
+    std::fs::create_dir_all(directory).map_err(|error| Error::file(directory, "made", error))?;
     let path = directory.join(file(rank));
     write(&path, |file| {
         let failed = |error| Error::file(&path, "written", error);
@@ -173,14 +172,14 @@ fn settle(directory: &Path) -> Result<()> {
         .map_err(|error| Error::file(directory, "written", error))
 }
 
-/// Makes a checkpoint whole when `ranks` ranks have written their files, and removes all but the newest `keep`.
+/// Makes a checkpoint whole when `ranks` ranks have written their files in an `attempt`, and removes all but the newest `keep`.
 pub(super) fn commit(
-    of: &Path,
+    (of, attempt): (&Path, u64),
     ranks: u32,
     keep: usize,
     (step, settings): (usize, BTreeMap<String, String>),
 ) -> Result<()> {
-    let making = unfinished(of, step);
+    let making = unfinished(of, step, attempt);
     let mut tensors = BTreeMap::<String, Tensor>::new();
     for rank in 0..ranks {
         for (name, shape, chunk) in chunks(&making, rank)? {
@@ -205,15 +204,17 @@ pub(super) fn commit(
     std::fs::rename(&making, &whole).map_err(|error| Error::file(&whole, "written", error))?;
     settle(of)?;
     let (steps, _) = list(of)?;
-    steps[..steps.len().saturating_sub(keep)].iter().try_for_each(|step| remove(of, *step))
+    steps[..steps.len().saturating_sub(keep)].iter().try_for_each(|step| remove(of, *step, attempt))
 }
 
 /// Removes a checkpoint: first its name, so that no part of it is taken for a whole one.
-fn remove(of: &Path, step: usize) -> Result<()> {
-    let (old, going) = (directory(of, step), unfinished(of, step));
-    std::fs::rename(&old, &going)
-        .and_then(|()| std::fs::remove_dir_all(&going))
-        .map_err(|error| Error::file(&old, "removed", error))
+fn remove(of: &Path, step: usize, attempt: u64) -> Result<()> {
+    let (old, going) = (directory(of, step), unfinished(of, step, attempt));
+    match std::fs::rename(&old, &going).and_then(|()| std::fs::remove_dir_all(&going)) {
+        // A rank that was stopped has removed it just now.
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed.map_err(|error| Error::file(&old, "removed", error)),
+    }
 }
 
 #[cfg(test)]
@@ -232,12 +233,12 @@ mod tests {
             elements,
         };
         for (step, second) in [(1, 4..7), (2, 4..8)] {
-            write_part(&of, step, 0, &[piece(0..4)]).unwrap();
-            write_part(&of, step, 1, &[piece(second)]).unwrap();
+            write_part(&unfinished(&of, step, 3), 0, &[piece(0..4)]).unwrap();
+            write_part(&unfinished(&of, step, 3), 1, &[piece(second)]).unwrap();
         }
-        let error = commit(&of, 2, 1, (1, BTreeMap::new())).unwrap_err().to_string();
+        let error = commit((&of, 3), 2, 1, (1, BTreeMap::new())).unwrap_err().to_string();
         assert!(error.contains("7 of 8 elements of weights.a"), "{error}");
-        commit(&of, 2, 1, (2, BTreeMap::new())).unwrap();
+        commit((&of, 3), 2, 1, (2, BTreeMap::new())).unwrap();
         assert_eq!(list(&of).unwrap().0, [2]);
         drop(std::fs::remove_dir_all(&of));
     }

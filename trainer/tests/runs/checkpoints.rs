@@ -307,7 +307,7 @@ fn what_a_crash_leaves_is_never_taken_for_a_checkpoint() {
         .map(|name| (PathBuf::from(&name), std::fs::read(whole.join(name)).expect("a file")))
         .into();
     // The next one after each write, and in the middle of it: files of ranks in both orders, and the index last.
-    let torn = format::unfinished(&scratch.0, 4);
+    let torn = format::unfinished(&scratch.0, 4, 0);
     for order in [[0, 1, 2], [1, 0, 2]] {
         for count in 0..=2 * files.len() {
             std::fs::create_dir_all(&torn).expect("made");
@@ -324,7 +324,7 @@ fn what_a_crash_leaves_is_never_taken_for_a_checkpoint() {
         }
     }
     // Removing one is two steps, too.
-    std::fs::rename(&whole, format::unfinished(&scratch.0, 2)).expect("renamed");
+    std::fs::rename(&whole, format::unfinished(&scratch.0, 2, 0)).expect("renamed");
     go(2);
     assert_eq!(scratch.steps(), [2]);
 }
@@ -346,7 +346,7 @@ fn a_checkpoint_that_cannot_be_written_ends_all_ranks_and_leaves_the_one_before(
         checkpoints.load(&mut trainer, 2)?;
         trainer.step()?;
         if comm.rank() == 1 {
-            let unfinished = format::unfinished(&scratch.0, 3);
+            let unfinished = checkpoints.unfinished(3);
             std::fs::create_dir_all(&unfinished).expect("made");
             std::fs::write(unfinished.join(format::file(1)), "").expect("written");
         }
@@ -360,6 +360,28 @@ fn a_checkpoint_that_cannot_be_written_ends_all_ranks_and_leaves_the_one_before(
     assert_eq!(scratch.steps(), [2]);
     go(2).into_iter().for_each(|rank| rank.expect("training"));
     assert_eq!(scratch.steps(), [2, 4]);
+}
+
+#[test]
+fn what_a_rank_writes_that_others_have_left_behind_is_not_in_the_way() {
+    let scratch = Scratch::new("left");
+    let (degrees, text) = (mesh(2, 1), text());
+    let results = ranks(degrees, |comm| {
+        let comm = comm.expect("two ranks");
+        let mut trainer = Trainer::<f64>::new(run(degrees), &text, Some(comm))?;
+        let before = Checkpoints::open(&scratch.0, 1, 2, Some(comm))?;
+        let mut checkpoints = Checkpoints::open(&scratch.0, 1, 2, Some(comm))?;
+        trainer.step()?;
+        if comm.rank() == 1 {
+            // As a rank does that was stopped while it saved, and goes on late.
+            std::fs::create_dir_all(before.unfinished(1)).expect("made");
+            std::fs::write(before.unfinished(1).join(format::file(1)), "").expect("written");
+        }
+        comm.barrier()?;
+        checkpoints.end(&mut trainer)
+    });
+    results.into_iter().for_each(|rank| rank.expect("a checkpoint"));
+    assert_eq!(scratch.steps(), [1]);
 }
 
 #[test]

@@ -50,7 +50,7 @@ fn sums_that_hide_nothing_begin_when_backward_is_over() {
     let stages = [Zero::Nothing, Zero::Moments];
     let given = stages.map(|zero| Run { zero, ..data_parallel(2) }).into_iter();
     for run in given.chain(stages.map(|zero| Run { zero, ..with_experts(4, 2) })) {
-        let zero = run.zero;
+        let of_run = (run.zero, run.degrees);
         for overlap in [Overlap::Beside, Overlap::Apart] {
             for rank in trained::<f32>(Run { overlap, ..run }, 3) {
                 let spans = rank.steps[2].spans();
@@ -58,7 +58,7 @@ fn sums_that_hide_nothing_begin_when_backward_is_over() {
                 let end_s = of(Activity::Backward).map(|span| span.end_s).fold(0.0, f64::max);
                 let begin_s = of(Activity::Sum).map(|span| span.begin_s).fold(f64::INFINITY, f64::min);
                 assert!(begin_s.is_finite() && end_s > 0.0, "{spans:?}");
-                assert_eq!(begin_s >= end_s, overlap == Overlap::Apart, "{zero:?}: {begin_s} {end_s}");
+                assert_eq!(begin_s >= end_s, overlap == Overlap::Apart, "{of_run:?}: {begin_s} {end_s}");
             }
         }
     }
