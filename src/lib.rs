@@ -36,6 +36,7 @@
     allow(unreachable_pub, reason = "what simulated jobs see is reachable with the feature `testing`")
 )]
 
+mod buckets;
 mod communicator;
 pub mod device;
 mod eager;
@@ -80,6 +81,7 @@ pub fn alloc<T: Plain>(elements: usize) -> std::result::Result<SharedBuffer<T>, 
     SharedBuffer::new(elements)
 }
 
+pub use buckets::Buckets;
 pub use communicator::Work;
 #[doc(hidden)]
 pub use communicator::host_name;

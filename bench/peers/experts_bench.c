@@ -1,6 +1,7 @@
 // experts_bench.c - what `collbench experts` measures as "all-to-all there" and "back", by MPI_Alltoallv: rows of bfloat16, one for each
 // choice of a token, to the rank of the chosen expert and back, with the counts, the packing and the weighted sums within the time. Between
 // the two a pass over the rows stands for experts.
+// mpicc -O3 -march=native bench/peers/experts_bench.c -o experts_bench
 // mpirun -n N experts_bench TOKENS HIDDEN TOP_K EXPERTS ITERATIONS WARMUPS; choices and values are those of
 // collbench with seed 1, and all weights are alike.
 #include <mpi.h>

@@ -18,13 +18,28 @@ use consort_types::error::{Error, Result};
 use consort_types::stretch::Stretch;
 use consort_types::varying::CallV;
 
-/// Collectives that are started, by their rows; a row that is not named has no such form.
+/// Collectives that are started, by their rows.
 macro_rules! owning {
     ($(#[$about:meta])* in_place $noun:literal all_reduce $($row:tt)*) => {
         owned! { start_all_reduce all_reduce in_place $noun $($row)* }
     };
+    ($(#[$about:meta])* in_place $noun:literal reduce $($row:tt)*) => {
+        owned! { start_reduce reduce in_place $noun $($row)* }
+    };
     ($(#[$about:meta])* in_place $noun:literal broadcast $($row:tt)*) => {
         owned! { start_broadcast broadcast in_place $noun $($row)* }
+    };
+    ($(#[$about:meta])* into $noun:literal all_reduce_into all_reduce $($row:tt)*) => {
+        owned! { start_all_reduce_into all_reduce_into apart $noun $($row)* }
+    };
+    ($(#[$about:meta])* into $noun:literal reduce_into reduce $($row:tt)*) => {
+        owned! { start_reduce_into reduce_into apart $noun $($row)* }
+    };
+    ($(#[$about:meta])* into $noun:literal broadcast_into broadcast $($row:tt)*) => {
+        owned! { start_broadcast_into broadcast_into apart $noun $($row)* }
+    };
+    ($(#[$about:meta])* apart $noun:literal all_gather $($row:tt)*) => {
+        owned! { start_all_gather_into all_gather apart $noun $($row)* }
     };
     ($(#[$about:meta])* apart $noun:literal reduce_scatter $($row:tt)*) => {
         owned! { start_reduce_scatter reduce_scatter apart $noun $($row)* }
@@ -32,13 +47,21 @@ macro_rules! owning {
     ($(#[$about:meta])* apart $noun:literal all_to_all $($row:tt)*) => {
         owned! { start_all_to_all all_to_all apart $noun $($row)* }
     };
+    ($(#[$about:meta])* apart $noun:literal all_to_all_replicated $($row:tt)*) => {
+        owned! { start_all_to_all_replicated all_to_all_replicated apart $noun $($row)* }
+    };
+    ($(#[$about:meta])* apart $noun:literal gather $($row:tt)*) => {
+        owned! { start_gather gather apart $noun $($row)* }
+    };
+    ($(#[$about:meta])* apart $noun:literal scatter $($row:tt)*) => {
+        owned! { start_scatter scatter apart $noun $($row)* }
+    };
     ($(#[$about:meta])* varying $noun:literal all_gather_v $($row:tt)*) => {
         owned! { start_all_gather_v all_gather_v varying $noun $($row)* }
     };
     ($(#[$about:meta])* varying $noun:literal reduce_scatter_v $($row:tt)*) => {
         owned! { start_reduce_scatter_v reduce_scatter_v varying $noun $($row)* }
     };
-    ($($row:tt)*) => {};
 }
 
 /// The method of a row, by its form.

@@ -102,8 +102,6 @@ impl Drop for End<'_> {
 
 /// Collectives that are started.
 macro_rules! in_scopes {
-    ($(#[$about:meta])* into $($row:tt)*) => {};
-    ($(#[$about:meta])* in_place $noun:literal reduce $($row:tt)*) => {};
     ($(#[$about:meta])* $form:ident $noun:literal $($row:tt)*) => {
         method! { {
             (&'a self) &'env [T], &'env mut [T], () ['b] 'b of self.comm.size() => Result<ScopedWork<'a>>;

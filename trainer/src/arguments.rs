@@ -162,7 +162,7 @@ pub struct Arguments {
     #[arg(long)]
     pub tied: bool,
 
-    /// What the model computes in
+    /// What the model computes in; bf16 has the numbers of mixed precision, and was no faster than f32 where it was measured
     #[arg(long, value_enum, default_value = "f32")]
     pub precision: Precision,
 
@@ -219,7 +219,9 @@ pub struct Arguments {
     #[arg(long, requires = "checkpoint")]
     pub resume: bool,
 
-    /// Goes on without ranks that are lost, with the state of those that are left, or of the newest checkpoint
+    /// Goes on without ranks that are lost: with the state of those that are left where each has all of it (--dp, --cp), and otherwise
+    /// with the newest checkpoint, or from the beginning where there is none. A killed rank is known at once, one that does not answer
+    /// after CONSORT_TIMEOUT [default: 1800 s]. Launchers that end all ranks with one, as torchrun does, leave none to go on
     #[arg(long)]
     pub elastic: bool,
 

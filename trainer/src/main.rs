@@ -11,7 +11,7 @@ fn main() -> ExitCode {
     match arguments.and_then(|arguments| session::run(&Arguments::parse_from(arguments))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("consort-trainer: {error}");
+            eprintln!("consort-trainer: {error}{}", session::whose());
             ExitCode::FAILURE
         }
     }

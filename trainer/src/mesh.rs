@@ -57,7 +57,7 @@ impl Degrees {
         if self.expert == 0 || !self.data.is_multiple_of(self.expert) {
             return Err(Error::configuration(
                 format!("{} ranks share the experts, and {} the sequences", self.expert, self.data),
-                "make --dp a multiple of --ep",
+                "ranks that share experts (--ep) are among those of --dp: make --dp a multiple of --ep",
             ));
         }
         if self.ranks() == ranks as usize {
@@ -67,7 +67,7 @@ impl Degrees {
         let axes: Vec<String> = axes.iter().map(|(name, size)| format!("{name} {size}")).collect();
         Err(Error::configuration(
             format!("a mesh of {} has {} ranks, and the job has {ranks}", axes.join(" x "), self.ranks()),
-            "make the product of --dp, --tp, --pp and --cp the number of ranks",
+            "make the product of --dp, --tp, --pp and --cp the number of ranks (--ranks, or the launcher's); --ep is a part of --dp",
         ))
     }
 

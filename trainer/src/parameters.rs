@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use consort::{ReduceOp, SharedBuffer};
+use consort::{Buckets, ReduceOp, SharedBuffer};
 
 use crate::error::Result;
 use crate::number::Number;
@@ -168,48 +168,22 @@ fn common_divisor(a: usize, b: usize) -> usize {
     if b == 0 { a } else { common_divisor(b, a % b) }
 }
 
-/// Where a parameter lies.
-#[derive(Clone, PartialEq, Eq, Debug)]
-struct Place {
-    bucket: usize,
-    range: Range<usize>,
-}
-
 /// Which parameters a model has, and where each lies.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Layout {
     parameters: Vec<Parameter>,
-    places: Vec<Place>,
-    /// Elements of each bucket.
-    buckets: Vec<usize>,
-    /// The numbers of the parameters of each bucket.
-    members: Vec<Range<usize>>,
+    buckets: Buckets,
 }
 
 impl Layout {
     /// Lays parameters out that are given in the order in which backward finishes their gradients. A bucket is closed when
     /// it has `bucket_elements` or more, and where a unit or a group of ranks ends. `ranks` ranks can share each bucket evenly.
     pub fn new(parameters: Vec<Parameter>, bucket_elements: usize, ranks: usize) -> Self {
-        let (mut places, mut buckets, mut members) = (Vec::new(), Vec::<usize>::new(), Vec::new());
-        let (mut open, mut before) = (false, None);
-        for (number, parameter) in parameters.iter().enumerate() {
-            let here = Some((parameter.unit, parameter.group));
-            if !open || before != here {
-                buckets.push(0);
-                members.push(number..number);
-            }
-            let bucket = buckets.len() - 1;
-            let begin = buckets[bucket];
-            buckets[bucket] += parameter.elements();
-            members[bucket].end = number + 1;
-            places.push(Place { bucket, range: begin..buckets[bucket] });
-            (open, before) = (buckets[bucket] < bucket_elements, here);
-        }
         let alignment = ALIGNMENT * ranks / common_divisor(ALIGNMENT, ranks);
-        for elements in &mut buckets {
-            *elements = elements.next_multiple_of(alignment);
-        }
-        Layout { parameters, places, buckets, members }
+        let tensors =
+            parameters.iter().map(|parameter| (parameter.elements(), (parameter.unit, parameter.group)));
+        let buckets = Buckets::new(tensors, bucket_elements, alignment);
+        Layout { parameters, buckets }
     }
 
     /// The parameters with their numbers, in the order in which backward finishes their gradients.
@@ -219,7 +193,7 @@ impl Layout {
 
     /// The parameters of a bucket, as [`Layout::parameters`].
     pub fn of_bucket(&self, bucket: usize) -> impl Iterator<Item = (ParameterId, &Parameter)> {
-        self.members[bucket].clone().map(|number| (ParameterId(number), &self.parameters[number]))
+        self.buckets.members(bucket).map(|number| (ParameterId(number), &self.parameters[number]))
     }
 
     /// The elements of all parameters.
@@ -234,19 +208,20 @@ impl Layout {
 
     /// The elements of a bucket, those behind its last parameter among them.
     pub fn bucket_elements(&self, bucket: usize) -> usize {
-        self.buckets[bucket]
+        self.buckets.elements(bucket)
     }
 
     /// Who sums the gradients of a bucket.
     pub fn group(&self, bucket: usize) -> Group {
-        self.parameters[self.members[bucket].start].group
+        self.parameters[self.buckets.members(bucket).start].group
     }
 
     /// The buckets of a unit, none if this rank has nothing of it.
     pub fn unit(&self, unit: Unit) -> Range<usize> {
-        let of_unit =
-            |(place, parameter): (&Place, &Parameter)| (parameter.unit == Some(unit)).then_some(place.bucket);
-        let mut buckets = self.places.iter().zip(&self.parameters).filter_map(of_unit);
+        let of_unit = |(number, parameter): (usize, &Parameter)| {
+            (parameter.unit == Some(unit)).then(|| self.buckets.bucket(number))
+        };
+        let mut buckets = self.parameters.iter().enumerate().filter_map(of_unit);
         let Some(first) = buckets.next() else { return 0..0 };
         first..buckets.next_back().unwrap_or(first) + 1
     }
@@ -275,17 +250,17 @@ impl Layout {
 
     /// The bucket of a parameter.
     pub fn bucket(&self, id: ParameterId) -> usize {
-        self.places[id.0].bucket
+        self.buckets.bucket(id.0)
     }
 
     /// The elements of a parameter within its bucket.
     pub fn range(&self, id: ParameterId) -> Range<usize> {
-        self.places[id.0].range.clone()
+        self.buckets.range(id.0)
     }
 
     /// How many parameters each bucket has.
     pub fn members(&self) -> Vec<usize> {
-        self.members.iter().map(|members| members.len()).collect()
+        (0..self.buckets.len()).map(|bucket| self.buckets.members(bucket).len()).collect()
     }
 }
 
@@ -312,12 +287,12 @@ impl<T: Number> Values<T> {
     /// As [`Values::zeros`].
     pub fn shares(layout: &Layout, ranks: impl Fn(usize) -> usize) -> Result<Self> {
         let mut end = 0usize;
-        let range = |(bucket, elements): (usize, &usize)| {
+        let range = |bucket| {
             let start = end.next_multiple_of(PAGE / size_of::<T>());
-            end = start + elements / ranks(bucket);
+            end = start + layout.bucket_elements(bucket) / ranks(bucket);
             start..end
         };
-        let buckets = layout.buckets.iter().enumerate().map(range).collect();
+        let buckets = (0..layout.buckets()).map(range).collect();
         Ok(Values { memory: consort::alloc(end)?, buckets })
     }
 
@@ -345,8 +320,8 @@ impl<T: Number> Values<T> {
     }
 
     fn place(&self, layout: &Layout, id: ParameterId) -> Range<usize> {
-        let Place { bucket, range } = &layout.places[id.0];
-        let start = self.buckets[*bucket].start;
+        let (bucket, range) = (layout.bucket(id), layout.range(id));
+        let start = self.buckets[bucket].start;
         start + range.start..start + range.end
     }
 
@@ -522,9 +497,12 @@ mod tests {
     #[test]
     fn buckets_are_closed_when_they_are_full_and_padded() {
         let one = layout(1000);
-        assert_eq!((one.buckets.clone(), one.members(), one.elements()), (vec![128], vec![3], 126));
+        assert_eq!((one.bucket_elements(0), one.members(), one.elements()), (128, vec![3], 126));
         let two = layout(105);
-        assert_eq!((two.buckets.clone(), two.members()), (vec![128, 64], vec![2, 1]));
+        assert_eq!(
+            ([0, 1].map(|bucket| two.bucket_elements(bucket)), two.members()),
+            ([128, 64], vec![2, 1])
+        );
         assert_eq!(layout(1).members(), [1, 1, 1]);
         let places: Vec<_> = two.parameters().map(|(id, _)| (two.bucket(id), two.range(id))).collect();
         assert_eq!(places, [(0, 0..100), (0, 100..110), (1, 0..16)]);

@@ -23,7 +23,7 @@ use crate::text::Text;
 use crate::timeline::{Span, gather};
 use crate::train::{ByAxis, Kept, Run, Trainer, fingerprint};
 use crate::vocabulary::Vocabulary;
-use checks::{check_elastic, check_memory, check_places};
+use checks::{check_alike, check_elastic, check_memory, check_places};
 
 /// The pause between two looks at the door of ranks that wait there.
 const LOOK: Duration = Duration::from_millis(5);
@@ -36,8 +36,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if let Some(parent) = arguments.started_by {
         launch::enter(parent)?;
     }
-    // Before ranks are started: what is wrong is said once.
-    let job = if arguments.join { None } else { Launch::detect()? };
+    // Before ranks are started: what is wrong is said once. A launcher that has started one rank alone, as a shell of Slurm's, has not
+    // said how many there are to be.
+    let job = if arguments.join { None } else { Launch::detect()?.filter(|job| job.size > 1) };
     if let Some(job) = &job
         && arguments.ranks > 1
         && arguments.ranks != job.size
@@ -78,10 +79,17 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         check_memory(arguments, &run, first..first + here)
     });
     together(comm.as_ref(), places.and(memory))?;
+    check_alike(arguments, comm.as_ref())?;
     match arguments.precision {
         Precision::F32 | Precision::Bf16 => train::<f32>(arguments, run, (&text, vocabulary), comm),
         Precision::F64 => train::<f64>(arguments, run, (&text, vocabulary), comm),
     }
+}
+
+/// Which of several ranks this process was started as, for what it says at its end; nothing where it is alone.
+pub fn whose() -> String {
+    let job = Launch::detect().ok().flatten().filter(|job| job.size > 1);
+    job.map_or_else(String::new, |job| format!(" (started as rank {})", job.rank))
 }
 
 /// What a run has come to, whichever ranks it is on.

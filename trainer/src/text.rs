@@ -59,10 +59,17 @@ impl Text {
     /// The text of a file, or the one that comes with the trainer, in the tokens of a vocabulary.
     ///
     /// # Errors
-    /// [`Error::File`] where it cannot be read, [`Error::ShortText`].
+    /// [`Error::File`] where it cannot be read, [`Error::Configuration`] where it is no text, [`Error::ShortText`].
     pub fn open(path: Option<&Path>, vocabulary: &Vocabulary, sequence: usize) -> Result<Self> {
         let Some(path) = path else { return Self::of(vocabulary.encode(BUNDLED.as_bytes()), sequence) };
         let bytes = std::fs::read(path).map_err(|error| Error::file(path, "read", error))?;
+        // What no text has, in whatever bytes it is written, and nearly every other file has.
+        if let Some(at) = bytes.iter().position(|byte| *byte == 0) {
+            return Err(Error::configuration(
+                format!("{} is no text: its byte {at} is 0", path.display()),
+                "name a file of text, in UTF-8 or another code of single bytes",
+            ));
+        }
         Self::of(vocabulary.encode(&bytes), sequence)
     }
 

@@ -165,10 +165,11 @@ pub fn fingerprint<T: Number>(run: &Run, text: &Text) -> u64 {
     hasher.finish()
 }
 
-/// Ranks that were given other options or another text would train apart without a word: all of them have the error.
-fn agree<T: Number>(run: &Run, text: &Text, comm: &Communicator) -> Result<()> {
+/// Ranks that were given other options or another text, and so have another `word`, would train apart or wait for each other without a
+/// word: all of them have the error.
+pub(crate) fn agree(word: u64, comm: &Communicator) -> Result<()> {
     let mut all = vec![0u64; comm.size() as usize];
-    comm.all_gather(&[fingerprint::<T>(run, text)], &mut all)?;
+    comm.all_gather(&[word], &mut all)?;
     match all.iter().position(|word| *word != all[0]) {
         None => Ok(()),
         Some(rank) => Err(Error::configuration(
@@ -241,7 +242,7 @@ impl<'a, T: Number> Trainer<'a, T> {
     pub fn new(run: Run, text: &'a Text, comm: Option<&'a Communicator>) -> Result<Self> {
         let (rank, size) = comm.map_or((0, 1), |comm| (comm.rank(), comm.size()));
         if let Some(comm) = comm {
-            agree::<T>(&run, text, comm)?;
+            agree(fingerprint::<T>(&run, text), comm)?;
         }
         run.check(size)?;
         let mesh = Mesh::new(run.degrees, comm)?;

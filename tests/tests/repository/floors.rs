@@ -160,6 +160,7 @@ pub(crate) const FLOORS: [(&str, &[&str]); 17] = [
     (
         "src",
         &[
+            "buckets",
             "eager",
             "planner",
             "wait",

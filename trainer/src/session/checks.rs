@@ -1,14 +1,17 @@
 //! What can be known to be wrong before the first step is looked at before it.
 
 use std::fs::OpenOptions;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::path::Path;
+
+use consort::Communicator;
 
 use crate::arguments::{Arguments, Precision};
 use crate::demand::{Available, Demand};
 use crate::elastic::{each_has_all, fit};
 use crate::error::{Error, Result};
-use crate::train::Run;
+use crate::train::{Run, agree};
 
 /// Whether ranks that go and come are possible.
 pub(super) fn check_elastic(arguments: &Arguments, run: &Run, is_started: bool) -> Result<()> {
@@ -40,6 +43,16 @@ pub(super) fn check_elastic(arguments: &Arguments, run: &Run, is_started: bool) 
         None
     };
     fault.map_or(Ok(()), |(what, hint)| Err(Error::configuration(what.into(), hint)))
+}
+
+/// Whether ranks that begin together make the same calls between steps. What they train is compared with the model.
+pub(super) fn check_alike(arguments: &Arguments, comm: Option<&Communicator>) -> Result<()> {
+    let Some(comm) = comm else { return Ok(()) };
+    let Arguments { steps, every, keep, resume, elastic, least_ranks, .. } = arguments;
+    let (saves, lets_in) = (arguments.checkpoint.is_some(), arguments.door.is_some());
+    let mut hasher = DefaultHasher::new();
+    (steps, saves, every, keep, resume, elastic, lets_in, least_ranks).hash(&mut hasher);
+    agree(hasher.finish(), comm)
 }
 
 /// Whether this host holds what some ranks need.

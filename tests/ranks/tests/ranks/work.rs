@@ -327,3 +327,47 @@ fn a_message_of_one_who_leaves_at_once_arrives() {
         }
     }
 }
+
+/// All under way together, on buffers that the calls own and on those that a scope has.
+#[test]
+fn collectives_of_every_kind_are_started() {
+    on_both(4, |comm| {
+        let me = comm.rank();
+        let six = |value: u32| vec![value; 6];
+        let reduced = comm.start_reduce(six(me), ReduceOp::Sum, 1)?;
+        let reduced_apart = comm.start_reduce_into(six(me), six(9), ReduceOp::Max, 2)?;
+        let summed = comm.start_all_reduce_into(six(me), six(9), ReduceOp::Sum)?;
+        let sent = comm.start_broadcast_into(six(me), six(9), 3)?;
+        let mut shared = consort::alloc::<u32>(8).expect("memory");
+        shared.fill(9);
+        let gathered = comm.start_all_gather_into(vec![me; 2], shared)?;
+        let at_root = comm.start_gather(vec![me; 2], vec![9; 8], 1)?;
+        let blocks = (0..8).map(|at| 10 * me + at / 2).collect::<Vec<u32>>();
+        let from_root = comm.start_scatter(blocks, vec![9; 2], 2)?;
+        let tokens = (0..4).map(|at| 10 * (me / 2) + at).collect::<Vec<u32>>();
+        let of_groups = comm.start_all_to_all_replicated(tokens, vec![9; 4], 2)?;
+
+        assert_eq!(reduced.wait()?, six(if me == 1 { 6 } else { me }));
+        assert_eq!(reduced_apart.wait()?, (six(me), six(if me == 2 { 3 } else { 9 })));
+        assert_eq!(summed.wait()?, (six(me), six(6)));
+        assert_eq!(sent.wait()?.1, six(3));
+        assert_eq!(gathered.wait()?.1[..], [0, 0, 1, 1, 2, 2, 3, 3]);
+        let (_, all) = at_root.wait()?;
+        assert!(me != 1 || all == [0, 0, 1, 1, 2, 2, 3, 3], "{all:?}");
+        assert_eq!(from_root.wait()?.1, [20 + me, 20 + me]);
+        let place = 2 * (me / 2);
+        assert_eq!(of_groups.wait()?.1, [place, place + 1, 10 + place, 11 + place]);
+
+        let (own, [mut reduced, mut largest, mut summed, mut sent]) = (six(me), [me, 9, 9, 9].map(six));
+        comm.scope(|scope| {
+            scope.reduce(&mut reduced, ReduceOp::Sum, 1)?;
+            scope.reduce_into(&own, &mut largest, ReduceOp::Max, 2)?;
+            scope.all_reduce_into(&own, &mut summed, ReduceOp::Sum)?;
+            scope.broadcast_into(&own, &mut sent, 3)?.wait()
+        })?;
+        assert_eq!(reduced, six(if me == 1 { 6 } else { me }));
+        assert_eq!(largest, six(if me == 2 { 3 } else { 9 }));
+        assert_eq!((summed, sent), (six(6), six(3)));
+        Ok(())
+    });
+}

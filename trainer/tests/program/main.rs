@@ -1,5 +1,7 @@
 //! The program itself: what it prints and leaves, alone and as processes, and how it ends when a rank is killed.
 
+mod launchers;
+
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -501,6 +503,12 @@ fn what_is_wrong_is_said_once_and_before_ranks_start() {
     for (arguments, said) in [
         ("--ranks 2 --heads 3", "a width of 16 is not shared evenly by 3 heads"),
         ("--ranks 2 --text missing.txt", "missing.txt could not be read"),
+        (
+            concat!("--ranks 2 --text ", env!("CARGO_BIN_EXE_consort-trainer")),
+            "consort-trainer is no text: its byte",
+        ),
+        ("--ranks 4 --dp 3", "a mesh of pp 1 x dp 3 x cp 1 x tp 1 has 3 ranks, and the job has 4"),
+        ("--ranks 4 --dp 2 --ep 2 --experts 4", "--ep is a part of --dp"),
         ("--ranks 2 --sequence 5000", "give a longer text or a smaller --sequence"),
         ("--ranks 3 --batch 2", "2 sequences a step are fewer than 3 ranks"),
         ("--ranks 2 --pp 2", "a pipeline of 2 stages has more than the 1 blocks of the model"),
@@ -527,29 +535,4 @@ fn a_program_without_pairs_of_bytes_says_how_to_build_one_with_them() {
         "--ranks 2 --bpe tests/fixtures/small.tiktoken",
         "cargo build -p consort-trainer --features bpe",
     );
-}
-
-/// Ranks that were started one by one, not by the program: an error of one that writes the pictures is one of all.
-#[test]
-fn a_rank_that_could_not_write_the_pictures_ends_all_before_they_train() {
-    let job = format!("pictures-{}", std::process::id());
-    let start = |rank: &str, chart: &str| {
-        let mut command = trainer(&format!("--steps 1000000000 --chart {chart} --timeline unused.svg"));
-        let names = [
-            ("CONSORT_RANK", rank),
-            ("CONSORT_SIZE", "2"),
-            ("CONSORT_LOCAL_RANK", rank),
-            ("CONSORT_LOCAL_SIZE", "2"),
-        ];
-        command.envs(names).env("CONSORT_JOB", &job).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().expect("the program")
-    };
-    let ranks = [start("0", "nowhere/loss.svg"), start("1", "unused.svg")];
-    let errors = ranks.map(|rank| {
-        let output = rank.wait_with_output().expect("it ends");
-        assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
-        String::from_utf8_lossy(&output.stderr).into_owned()
-    });
-    assert!(errors[0].contains("--chart is nowhere/loss.svg, which cannot be written"), "{errors:?}");
-    assert!(errors[1].contains("rank 0 could not go on"), "{errors:?}");
 }
