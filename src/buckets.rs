@@ -3,7 +3,7 @@
 //! Invariant: pure; places follow from lengths, kinds and limits alone, so ranks that pass the same have the same ones. Absent: memory, and
 //! the calls.
 //!
-//! Source: PyTorch's distributed data parallelism (arXiv 2006.15704), section 3.2.3, gradient bucketing.
+//! Source: PyTorch's distributed data parallelism (arXiv 2006.15704), section 3.2, gradient bucketing.
 
 use std::ops::Range;
 

@@ -50,7 +50,7 @@ fn up_to(bound: u64) -> impl TypedValueParser<Value = usize> {
 ///
 /// Without --text it trains on a text of its own. It prints the loss, draws it as SVG, and writes a sample. Ranks share the
 /// sequences of each step (--dp), each matrix (--tp), each sequence (--cp), the blocks (--pp), or several of them; those of --dp and --cp may share moments, gradients and
-/// weights, too (--zero). Under torchrun, Open MPI, MPICH or Slurm it is one rank of their job.
+/// weights, too (--zero). Under torchrun, Open MPI, MPICH or Slurm it is one rank of their job, if that has several.
 #[derive(Parser, Clone, Debug)]
 #[command(name = "consort-trainer", version, args_override_self = true, max_term_width = 110)]
 pub struct Arguments {
@@ -58,7 +58,7 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// The text: any file [default: the bundled text]
+    /// The text: any file without bytes that are 0 [default: the bundled text]
     #[arg(long, value_name = "FILE")]
     pub text: Option<PathBuf>,
 
@@ -219,7 +219,7 @@ pub struct Arguments {
     #[arg(long, requires = "checkpoint")]
     pub resume: bool,
 
-    /// Goes on without ranks that are lost: with the state of those that are left where each has all of it (--dp, --cp), and otherwise
+    /// Goes on without ranks that are lost: with the state of those that are left where each has all of it (--dp and --cp without --zero), and otherwise
     /// with the newest checkpoint, or from the beginning where there is none. A killed rank is known at once, one that does not answer
     /// after CONSORT_TIMEOUT [default: 1800 s]. Launchers that end all ranks with one, as torchrun does, leave none to go on
     #[arg(long)]

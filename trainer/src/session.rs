@@ -23,7 +23,7 @@ use crate::text::Text;
 use crate::timeline::{Span, gather};
 use crate::train::{ByAxis, Kept, Run, Trainer, fingerprint};
 use crate::vocabulary::Vocabulary;
-use checks::{check_alike, check_elastic, check_memory, check_places};
+use checks::{between_steps, check_alike, check_elastic, check_memory, check_places};
 
 /// The pause between two looks at the door of ranks that wait there.
 const LOOK: Duration = Duration::from_millis(5);
@@ -45,7 +45,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     {
         return Err(Error::configuration(
             format!("--ranks is {}, and the launcher started {} ranks", arguments.ranks, job.size),
-            "leave --ranks out under a launcher",
+            "leave --ranks out under a launcher of several ranks",
         ));
     }
     let vocabulary = arguments.vocabulary()?;
@@ -248,7 +248,9 @@ fn attempt<T: Number>(
 ) -> Result<Option<u32>> {
     let run = comm.and_then(|comm| fit(asked, comm.size() as usize)).unwrap_or(*asked);
     let path = arguments.door.as_deref().filter(|_| is_first(comm) && course.door.is_none());
-    let door = path.map(|path| Door::open(path, mark::<T>(asked, text), course.change.is_some())).transpose();
+    let door = path
+        .map(|path| Door::open(path, mark::<T>(arguments, asked, text), course.change.is_some()))
+        .transpose();
     if course.change.is_none() {
         // A door that another run has ends all ranks.
         course.door = together(comm, door)?;
@@ -299,10 +301,10 @@ fn attempt<T: Number>(
     ended
 }
 
-/// By what a rank that comes shows that it would train the same, with however many others.
-fn mark<T: Number>(asked: &Run, text: &Text) -> u64 {
+/// By what a rank that comes shows that it would train the same, with however many others, and make the same calls between steps.
+fn mark<T: Number>(arguments: &Arguments, asked: &Run, text: &Text) -> u64 {
     let degrees = Degrees { data: 1, ..asked.degrees };
-    fingerprint::<T>(&Run { degrees, ..*asked }, text)
+    fingerprint::<T>(&Run { degrees, ..*asked }, text) ^ between_steps(arguments)
 }
 
 /// How many ranks there will be if some are to be taken in before the next step. Waits where too few are there.
@@ -452,7 +454,7 @@ fn enter<T: Number>(
     course.losses.clear();
     course.taken = 0;
     loop {
-        let Some(place) = door::ask(path, mark::<T>(asked, text))? else {
+        let Some(place) = door::ask(path, mark::<T>(arguments, asked, text))? else {
             eprintln!("consort-trainer: the run has ended, and takes in no rank");
             return Ok(None);
         };

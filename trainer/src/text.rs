@@ -63,11 +63,11 @@ impl Text {
     pub fn open(path: Option<&Path>, vocabulary: &Vocabulary, sequence: usize) -> Result<Self> {
         let Some(path) = path else { return Self::of(vocabulary.encode(BUNDLED.as_bytes()), sequence) };
         let bytes = std::fs::read(path).map_err(|error| Error::file(path, "read", error))?;
-        // What no text has, in whatever bytes it is written, and nearly every other file has.
+        // No text in UTF-8 or in an older code has such a byte, and nearly every other file has one.
         if let Some(at) = bytes.iter().position(|byte| *byte == 0) {
             return Err(Error::configuration(
                 format!("{} is no text: its byte {at} is 0", path.display()),
-                "name a file of text, in UTF-8 or another code of single bytes",
+                "name a file of text; one in UTF-16 or UTF-32 has to be put into UTF-8",
             ));
         }
         Self::of(vocabulary.encode(&bytes), sequence)

@@ -45,13 +45,20 @@ pub(super) fn check_elastic(arguments: &Arguments, run: &Run, is_started: bool) 
     fault.map_or(Ok(()), |(what, hint)| Err(Error::configuration(what.into(), hint)))
 }
 
-/// Whether ranks that begin together make the same calls between steps. What they train is compared with the model.
+/// A number that is another one for options by which ranks make other calls between steps.
+pub(super) fn between_steps(arguments: &Arguments) -> u64 {
+    let Arguments { every, keep, elastic, least_ranks, .. } = arguments;
+    let mut hasher = DefaultHasher::new();
+    (arguments.checkpoint.is_some(), every, keep, elastic, least_ranks).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Whether ranks that begin together make the same calls before the first step and between steps. What they train is compared with the
+/// model.
 pub(super) fn check_alike(arguments: &Arguments, comm: Option<&Communicator>) -> Result<()> {
     let Some(comm) = comm else { return Ok(()) };
-    let Arguments { steps, every, keep, resume, elastic, least_ranks, .. } = arguments;
-    let (saves, lets_in) = (arguments.checkpoint.is_some(), arguments.door.is_some());
     let mut hasher = DefaultHasher::new();
-    (steps, saves, every, keep, resume, elastic, lets_in, least_ranks).hash(&mut hasher);
+    (between_steps(arguments), arguments.resume, arguments.door.is_some()).hash(&mut hasher);
     agree(hasher.finish(), comm)
 }
 

@@ -30,7 +30,7 @@ fn a_rank_that_could_not_write_the_pictures_ends_all_before_they_train() {
     assert!(errors[1].contains("rank 0 could not go on"), "{errors:?}");
 }
 
-/// Ranks that torchrun has started are those of its job. Where a launcher has started one alone, --ranks says how many there are.
+/// Ranks that are started as torchrun starts them are those of its job. Where a launcher has started one alone, --ranks says how many there are.
 #[test]
 fn ranks_of_a_launcher_are_those_of_its_job() {
     // torchrun's own agent holds the port.
@@ -58,7 +58,8 @@ fn ranks_of_a_launcher_are_those_of_its_job() {
     assert!(first.status.success() && said(&first.stdout).contains("64 a step, 2 ranks"), "{first:?}");
     assert!(second.status.success() && second.stdout.is_empty(), "{second:?}");
     // Ranks that would make other calls between steps are named before the first.
-    for other in ["3", "2 --elastic"] {
+    let door = format!("2 --elastic --door {}", chart("launched-door").display());
+    for other in ["3", "2 --elastic", "2 --checkpoint unused", &door] {
         let errors = end([start("0", "2", "2"), start("1", "2", other)]).map(|rank| said(&rank.stderr));
         for (rank, error) in errors.iter().enumerate() {
             assert!(error.contains("rank 1 has other options"), "{errors:?}");

@@ -328,46 +328,58 @@ fn a_message_of_one_who_leaves_at_once_arrives() {
     }
 }
 
-/// All under way together, on buffers that the calls own and on those that a scope has.
+/// All under way together, on buffers that the calls own and on those that a scope has; short ones, and some that go in slices.
 #[test]
-fn collectives_of_every_kind_are_started() {
-    on_both(4, |comm| {
-        let me = comm.rank();
-        let six = |value: u32| vec![value; 6];
-        let reduced = comm.start_reduce(six(me), ReduceOp::Sum, 1)?;
-        let reduced_apart = comm.start_reduce_into(six(me), six(9), ReduceOp::Max, 2)?;
-        let summed = comm.start_all_reduce_into(six(me), six(9), ReduceOp::Sum)?;
-        let sent = comm.start_broadcast_into(six(me), six(9), 3)?;
-        let mut shared = consort::alloc::<u32>(8).expect("memory");
-        shared.fill(9);
-        let gathered = comm.start_all_gather_into(vec![me; 2], shared)?;
-        let at_root = comm.start_gather(vec![me; 2], vec![9; 8], 1)?;
-        let blocks = (0..8).map(|at| 10 * me + at / 2).collect::<Vec<u32>>();
-        let from_root = comm.start_scatter(blocks, vec![9; 2], 2)?;
-        let tokens = (0..4).map(|at| 10 * (me / 2) + at).collect::<Vec<u32>>();
-        let of_groups = comm.start_all_to_all_replicated(tokens, vec![9; 4], 2)?;
+fn collectives_of_many_kinds_are_started() {
+    for count in [3, 70_001] {
+        on_both(4, |comm| started_and_waited_for(comm, count));
+    }
+}
 
-        assert_eq!(reduced.wait()?, six(if me == 1 { 6 } else { me }));
-        assert_eq!(reduced_apart.wait()?, (six(me), six(if me == 2 { 3 } else { 9 })));
-        assert_eq!(summed.wait()?, (six(me), six(6)));
-        assert_eq!(sent.wait()?.1, six(3));
-        assert_eq!(gathered.wait()?.1[..], [0, 0, 1, 1, 2, 2, 3, 3]);
-        let (_, all) = at_root.wait()?;
-        assert!(me != 1 || all == [0, 0, 1, 1, 2, 2, 3, 3], "{all:?}");
-        assert_eq!(from_root.wait()?.1, [20 + me, 20 + me]);
-        let place = 2 * (me / 2);
-        assert_eq!(of_groups.wait()?.1, [place, place + 1, 10 + place, 11 + place]);
+fn started_and_waited_for(comm: &Communicator, count: usize) -> Result<()> {
+    let me = comm.rank();
+    let all = |value: u32| vec![value; count];
+    let blocks =
+        |of: &dyn Fn(usize) -> u32| (0..4).flat_map(|block| vec![of(block); count]).collect::<Vec<u32>>();
+    let at = |root: u32, output: Vec<u32>| if me == root { output } else { Vec::new() };
+    let numbers = blocks(&|block| block as u32);
+    let reduced = comm.start_reduce(all(me), ReduceOp::Sum, 1)?;
+    let largest = comm.start_reduce_into(all(me), at(2, all(9)), ReduceOp::Max, 2)?;
+    let summed = comm.start_all_reduce_into(all(me), all(9), ReduceOp::Sum)?;
+    let sent = comm.start_broadcast_into(at(3, all(3)), all(9), 3)?;
+    let mut shared = consort::alloc::<u32>(4 * count).expect("memory");
+    shared.fill(9);
+    let gathered = comm.start_all_gather_into(all(me), shared)?;
+    let at_root = comm.start_gather(all(me), at(1, all(9).repeat(4)), 1)?;
+    let from_root = comm.start_scatter(at(2, blocks(&|block| 20 + block as u32)), all(9), 2)?;
+    // Two blocks, one for each group of two ranks.
+    let tokens: Vec<u32> = (0..2).flat_map(|group| vec![10 * (me / 2) + group; 2 * count]).collect();
+    let of_groups = comm.start_all_to_all_replicated(tokens, all(9).repeat(4), 2)?;
 
-        let (own, [mut reduced, mut largest, mut summed, mut sent]) = (six(me), [me, 9, 9, 9].map(six));
-        comm.scope(|scope| {
-            scope.reduce(&mut reduced, ReduceOp::Sum, 1)?;
-            scope.reduce_into(&own, &mut largest, ReduceOp::Max, 2)?;
-            scope.all_reduce_into(&own, &mut summed, ReduceOp::Sum)?;
-            scope.broadcast_into(&own, &mut sent, 3)?.wait()
-        })?;
-        assert_eq!(reduced, six(if me == 1 { 6 } else { me }));
-        assert_eq!(largest, six(if me == 2 { 3 } else { 9 }));
-        assert_eq!((summed, sent), (six(6), six(3)));
-        Ok(())
-    });
+    assert!(reduced.wait()? == all(if me == 1 { 6 } else { me }));
+    assert!(largest.wait()?.1 == at(2, all(3)));
+    assert!(summed.wait()? == (all(me), all(6)));
+    assert!(sent.wait()?.1 == all(3));
+    assert!(gathered.wait()?.1[..] == numbers);
+    assert!(at_root.wait()?.1 == at(1, numbers));
+    assert!(from_root.wait()?.1 == all(20 + me));
+    let of_groups = of_groups.wait()?.1;
+    assert!(
+        of_groups
+            .chunks(2 * count)
+            .zip(0..)
+            .all(|(block, group)| block == vec![10 * group + me / 2; 2 * count])
+    );
+
+    let (own, [mut reduced, mut largest, mut summed, mut sent]) = (all(me), [me, 9, 9, 9].map(all));
+    comm.scope(|scope| {
+        scope.reduce(&mut reduced, ReduceOp::Sum, 1)?;
+        scope.reduce_into(&own, &mut largest, ReduceOp::Max, 2)?;
+        scope.all_reduce_into(&own, &mut summed, ReduceOp::Sum)?;
+        scope.broadcast_into(&own, &mut sent, 3)?.wait()
+    })?;
+    assert!(reduced == all(if me == 1 { 6 } else { me }));
+    assert!(largest == all(if me == 2 { 3 } else { 9 }));
+    assert!((summed, sent) == (all(6), all(3)));
+    Ok(())
 }
